@@ -1,7 +1,7 @@
 """What the model asks of a KV cache, and the two smallest things that satisfy it.
 
-A cache holds one sequence. The model calls it once per layer, first layer first, with the keys and values of this step's new
-tokens, and gets back the keys and values of all tokens so far.
+A cache holds one sequence. The model calls it once per layer, first layer first, with the keys and values of this
+step's new tokens, and gets back the keys and values of all tokens so far.
 """
 
 from collections.abc import Callable

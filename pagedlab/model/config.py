@@ -25,7 +25,7 @@ class ModelConfig:
     eos_token_id: int | None = None
     name: str = ""
     rope_divisors: tuple[float, ...] | None = None
-    """One number per rotary pair that its frequency is divided by (Llama 3's long-context scaling); None means all 1."""
+    """What each rotary pair's frequency is divided by (Llama 3's long-context scaling); None means 1 for all."""
 
     def __post_init__(self):
         for field in (
