@@ -1,0 +1,32 @@
+"""`pytest` also runs every notebook of `lessons/` and `solutions/` and compares what it prints with what it stores.
+
+nbval does the comparing. Here each notebook gets a learner's folder of its own, new and empty, so that no test sees or
+touches a real learner's work. The fetched model is shared: `PAGEDLAB_CACHE` stays as it is.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+def pytest_configure(config):
+    if getattr(config.option, "nbval", False) and not config.option.nbval_sanitize_with:
+        config.option.nbval_sanitize_with = str(Path(__file__).parent / "tests" / "nbval.cfg")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item):
+    notebook = item.parent
+    if type(notebook).__name__ != "IPyNbFile" or notebook.kernel is not None:
+        return (yield)
+    # The kernel starts while the notebook's first cell is set up, and takes the environment as it is then.
+    scratch = tempfile.TemporaryDirectory(prefix="pagedlab-nbval-")
+    item.config.add_cleanup(scratch.cleanup)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, name in (("PAGEDLAB_HOME", "home"), ("IPYTHONDIR", "ipython")):
+            folder = Path(scratch.name, name)
+            folder.mkdir()
+            patch.setitem(os.environ, variable, str(folder))
+        return (yield)
