@@ -1,0 +1,30 @@
+"""The exercises, one module a lesson. `find` gives one by its id; `reference` our own implementation of it."""
+
+import difflib
+import importlib
+
+from pagedlab.course.promise import Exercise
+
+MODULES = {
+    "blocks_needed": "l00",
+    "attend": "l01",
+    "growing_cache": "l01",
+    "generate_cached": "l01",
+    "kv_bytes_per_token": "l02",
+    "static_cache": "l02",
+    "waste_breakdown": "l02",
+}
+
+
+def find(exercise_id: str) -> Exercise:
+    """Raises ValueError, naming the nearest ids, when there is no such exercise."""
+    if exercise_id not in MODULES:
+        near = difflib.get_close_matches(str(exercise_id), MODULES, n=3) or list(MODULES)
+        raise ValueError(f"there is no exercise {exercise_id!r}; did you mean {' or '.join(map(repr, near))}?")
+    module = importlib.import_module(f"pagedlab.course.exercises.{MODULES[exercise_id]}")
+    return next(exercise for exercise in module.EXERCISES if exercise.id == exercise_id)
+
+
+def reference(exercise_id: str):
+    module, name = find(exercise_id).reference.split(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,45 @@
+"""The checks are tested: every wrong answer is rejected for the right reason, every right one accepted."""
+
+import pytest
+
+from pagedlab import check
+from pagedlab.course.exercises import MODULES, reference
+from tests.corpus import right_answers, wrong_answers
+
+AT_LEAST_WRONG = {"block_allocator": 12, "paged_attention": 12, "prefix_cache": 12, "scheduler": 12}
+
+WRONG = [(exercise, name, answer) for exercise in MODULES for name, answer in wrong_answers(exercise).items()]
+RIGHT = [(exercise, name, answer) for exercise in MODULES for name, answer in right_answers(exercise).items()]
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("exercise, name, answer", WRONG, ids=[f"{e}-{n}" for e, n, _ in WRONG])
+def test_wrong_answer_is_rejected(exercise, name, answer, kills):
+    result = check(exercise, answer)
+    kills.append((exercise, name, result.status == "failed"))
+    assert result.status == "failed", f"{name} is wrong, yet: {result}"
+    promise, says = answer.expected
+    first = result.failures[0]
+    assert first.name == promise, f"expected {promise!r} to be reported first:\n{result}"
+    assert says in f"{first.message}\n{first.example}\n{first.hint}", str(result)
+    assert first.example, f"no example is shown:\n{result}"
+
+
+@pytest.mark.parametrize("exercise, name, answer", RIGHT, ids=[f"{e}-{n}" for e, n, _ in RIGHT])
+def test_right_answer_is_accepted(exercise, name, answer):
+    assert check(exercise, answer).passed
+
+
+@pytest.mark.parametrize("exercise", MODULES)
+def test_reference_is_accepted(exercise):
+    assert check(exercise, reference(exercise)).passed
+
+
+@pytest.mark.parametrize("exercise", MODULES)
+def test_corpus_is_large_enough(exercise):
+    assert len(wrong_answers(exercise)) >= AT_LEAST_WRONG.get(exercise, 8)
+    assert len(right_answers(exercise)) >= 3
