@@ -1,0 +1,156 @@
+"""Pictures of memory runs. Colour never stands alone: each part has its own hatching and the numbers are written in.
+
+Every figure is drawn on opaque white with dark text, so it reads the same in a light and in a dark notebook. It also
+says in words what it shows: as alternative text of the image, and as its `repr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+
+from pagedlab.sim.memory import MemoryRun
+from pagedlab.sim.memory_split import GB, MemorySplit
+from pagedlab.sim.paper import PAPER_NAMES, paper_bar
+
+INK = "#14161A"
+
+# label, colour (Okabe and Ito's palette), hatching
+PARTS = {
+    "token_states": ("token states", "#009E73", ""),
+    "reserved": ("reserved", "#56B4E9", "//"),
+    "internal": ("internal fragmentation", "#E69F00", "xx"),
+    "external": ("external fragmentation and other", "#FFFFFF", ".."),
+    "not_broken_down": ("waste, not broken down in the paper", "#CCCCCC", "--"),
+}
+
+
+def plot_memory_waste(runs: Sequence[MemoryRun]):
+    """Where the slots of the KV cache go, in percent: for each run our bar, and the paper's under it if it has one.
+
+    Returns a matplotlib `Figure`, which a notebook shows when it is a cell's last line.
+    """
+    runs = list(runs)
+    if not runs:
+        raise ValueError("there is nothing to draw: give at least one MemoryRun")
+    bars = []  # label, percent of each part
+    for run in runs:
+        bars.append((f"{run.policy}, ours", {part: 100 * share for part, share in run.shares._asdict().items()}))
+        if bar := paper_bar(run):
+            parts = {part: value for part, value in bar._asdict().items() if value is not None}
+            bars.append((f"{PAPER_NAMES[run.policy]}, paper", parts | {"not_broken_down": bar.not_broken_down}))
+
+    figure, axes = _figure(width=9, height=1.2 + 0.42 * len(bars))
+    position, ticks, used = 0.0, [], set()
+    for label, parts in bars:
+        position += 1.0 if label.endswith("paper") else 1.4  # pairs stand together
+        ticks.append(position)
+        left = 0.0
+        for part, percent in parts.items():
+            if percent >= 0.5:
+                _, colour, hatch = PARTS[part]
+                _segment(axes, position, left, percent, colour, hatch, f"{percent:.1f}" if percent >= 4 else "")
+                used.add(part)
+            left += percent
+    axes.set_yticks(ticks, [label for label, _ in bars])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel(f"% of the {runs[0].num_slots:,} slots of the KV cache")
+    _legend(axes, [PARTS[part] for part in PARTS if part in used])
+    figure.description = "Percent of the KV cache's slots. " + " ".join(
+        f"{label}: " + ", ".join(f"{PARTS[part][0]} {percent:.1f}" for part, percent in parts.items()) + "."
+        for label, parts in bars
+    )
+    return figure
+
+
+def plot_block_sizes(runs: Mapping[int, MemoryRun]):
+    """Token share against block size: `runs` is what `sweep_block_sizes` returns. Returns a matplotlib `Figure`."""
+    if not runs:
+        raise ValueError("there is nothing to draw: give at least one block size")
+    figure, axes = _figure(width=7, height=3.2)
+    sizes = list(runs)
+    percents = [100 * run.shares.token_states for run in runs.values()]
+    axes.plot(range(len(sizes)), percents, color="#0072B2", marker="o", linewidth=2)
+    for place, percent in enumerate(percents):
+        axes.annotate(f"{percent:.1f}", (place, percent), (0, 8), textcoords="offset points", ha="center", color=INK)
+    axes.set_xticks(range(len(sizes)), sizes)
+    axes.set_ylim(0, 112)
+    axes.set_yticks(range(0, 101, 20))
+    axes.set_xlabel("block_size (slots)")
+    axes.set_ylabel("token states, % of all slots")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.description = "Token states in percent of all slots, by block size. " + ", ".join(
+        f"{size}: {percent:.1f}" for size, percent in zip(sizes, percents, strict=True)
+    )
+    return figure
+
+
+def plot_memory_split(split: MemorySplit):
+    """One GPU's memory as one bar, in GB. Returns a matplotlib `Figure`."""
+    figure, axes = _figure(width=9, height=1.7)
+    looks = {"weights": ("#56B4E9", "//"), "KV cache": ("#009E73", ""), "other": ("#FFFFFF", "..")}
+    shares = split.shares()
+    left, legend = 0.0, []
+    for (name, share), size in zip(shares.items(), (split.weights, split.kv_cache, split.other), strict=True):
+        colour, hatch = looks[name]
+        text = f"{size / GB:.1f} GB, {100 * share:.0f} %" if share >= 0.15 else f"{100 * share:.0f} %"
+        _segment(axes, 0, left, size / GB, colour, hatch, text if share >= 0.03 else "")
+        legend.append((name, colour, hatch))
+        left += size / GB
+    axes.set_yticks([])
+    axes.set_xlim(0, left)
+    axes.set_xlabel("GB of GPU memory")
+    _legend(axes, legend)
+    figure.description = "GPU memory: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+    return figure
+
+
+def _figure(width: float, height: float):
+    # Figure itself, not pyplot: nothing has to be closed afterwards, and a notebook shows it once.
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        description = ""
+
+        def __repr__(self):
+            return self.description
+
+        def _repr_mimebundle_(self, **kwargs):
+            png = BytesIO()
+            self.savefig(png, format="png", facecolor="white")
+            bundle = {"image/png": png.getvalue(), "text/plain": self.description}
+            return bundle, {"image/png": {"alt": self.description}}
+
+    figure = Picture(figsize=(width, height), dpi=110, facecolor="white", layout="constrained")
+    axes = figure.subplots()
+    axes.set_facecolor("white")
+    axes.tick_params(colors=INK, length=0)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    return figure, axes
+
+
+def _segment(axes, y: float, left: float, width: float, colour: str, hatch: str, text: str) -> None:
+    axes.barh(y, width, left=left, height=0.86, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.8)
+    if text:  # on a white patch: hatching would make digits hard to read
+        patch = {"facecolor": "white", "edgecolor": "none", "boxstyle": "round,pad=0.15"}
+        axes.text(left + width / 2, y, text, ha="center", va="center", fontsize=9, color=INK, bbox=patch)
+
+
+def _legend(axes, entries) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [Patch(facecolor=colour, hatch=hatch, edgecolor=INK, label=label) for label, colour, hatch in entries]
+    legend = axes.legend(
+        handles=patches,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        handlelength=2.2,
+    )
+    for text in legend.get_texts():
+        text.set_color(INK)
+    axes.spines[["top", "right", "left"]].set_visible(False)
