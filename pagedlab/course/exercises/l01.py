@@ -1,0 +1,391 @@
+"""Lesson 01: attention for one new token, a cache that grows, and generating with it."""
+
+import math
+
+import torch
+from hypothesis import strategies as st
+
+from pagedlab.attention import attend as right_attend
+from pagedlab.cache.growing import GrowingCache
+from pagedlab.course.promise import Exercise, Wrong, count, promise
+from pagedlab.course.tensors import Suspect, expect_tensor, expect_untouched, randn
+from pagedlab.model.generate import generate
+from pagedlab.model.tiny import tiny_llama
+
+SEED = st.integers(0, 50)
+TOKENS = st.integers(1, 20)
+KV_HEADS = st.sampled_from([1, 2, 3])
+HEAD_DIM = st.sampled_from([4, 2, 6, 16])
+
+# --- attend -----------------------------------------------------------------------------------------------------------
+
+
+def attend_inputs(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: int, seed: int):
+    q = randn(seed, num_heads, head_dim)
+    keys = randn(seed + 1, num_kv_heads, num_tokens, head_dim)
+    values = randn(seed + 2, num_kv_heads, num_tokens, head_dim)
+    call = f"attend(q[{num_heads}, {head_dim}], keys[{num_kv_heads}, {num_tokens}, {head_dim}], values[same])"
+    return q, keys, values, call
+
+
+def attend_mistakes(q, keys, values) -> tuple[Suspect, ...]:
+    """What the usual slips give, so that the report can name them."""
+    num_heads, head_dim = q.shape
+    group = num_heads // keys.shape[0]
+    each_k, each_v = (x.repeat_interleave(group, 0) for x in (keys, values))
+    scores = torch.einsum("hd,htd->ht", q, each_k)
+    scaled = scores / math.sqrt(head_dim)
+
+    def mix(weights, v=each_v):
+        return torch.einsum("ht,htd->hd", weights, v)
+
+    wrong_groups = torch.einsum("hd,htd->ht", q, keys.repeat(group, 1, 1)) / math.sqrt(head_dim)
+    return (
+        Suspect(
+            mix(scores.softmax(-1)),
+            "The scores were not scaled.",
+            "Divide by the square root of head_dim before softmax.",
+        ),
+        Suspect(
+            mix((scores / head_dim).softmax(-1)),
+            "The scores were divided by head_dim, not by its square root.",
+            "What is the spread of a sum of head_dim products?",
+        ),
+        Suspect(mix(scaled), "The scores were used as weights as they are.", "Weights must be positive and sum to 1."),
+        Suspect(
+            mix(scaled.softmax(0)),
+            "Softmax ran over the heads, so a head's weights don't sum to 1.",
+            "Each head shares out its attention over the tokens: which dimension is that?",
+        ),
+        Suspect(
+            mix(wrong_groups.softmax(-1), values.repeat(group, 1, 1)),
+            "Query heads were matched with the wrong kv heads.",
+            f"Neighbours share: heads 0 to {group - 1} read kv head 0. `repeat` and `repeat_interleave` differ.",
+        ),
+        Suspect(
+            mix(scaled.softmax(-1), each_k), "The keys were mixed, not the values.", "Keys only decide the weights."
+        ),
+        Suspect(values[:, -1].repeat_interleave(group, 0), "Only the newest token was read.", "All tokens count."),
+    )
+
+
+@promise("One query head per kv head", seed=SEED, num_tokens=TOKENS, heads=KV_HEADS, head_dim=HEAD_DIM)
+def attend_plain(answer, seed, num_tokens, heads, head_dim):
+    q, keys, values, call = attend_inputs(heads, heads, num_tokens, head_dim, seed)
+    got = answer(q.clone(), keys.clone(), values.clone())
+    expect_tensor(
+        got,
+        right_attend(q, keys, values),
+        call,
+        ("head", "dimension"),
+        "Scores, softmax over the tokens, weighted sum of the values.",
+        attend_mistakes(q, keys, values),
+    )
+
+
+@promise(
+    "Several query heads share a kv head",
+    seed=SEED,
+    num_tokens=TOKENS,
+    kv_heads=KV_HEADS,
+    group=st.sampled_from([2, 3, 4]),
+    head_dim=HEAD_DIM,
+)
+def attend_grouped(answer, seed, num_tokens, kv_heads, group, head_dim):
+    q, keys, values, call = attend_inputs(kv_heads * group, kv_heads, num_tokens, head_dim, seed)
+    got = answer(q.clone(), keys.clone(), values.clone())
+    expect_tensor(
+        got,
+        right_attend(q, keys, values),
+        call,
+        ("head", "dimension"),
+        f"{count(group, 'query head')} read each kv head: head h reads kv head h // {group}.",
+        attend_mistakes(q, keys, values),
+    )
+
+
+@promise("Large scores do no harm", examples=30, seed=SEED, num_tokens=TOKENS, size=st.sampled_from([300.0, 3_000.0]))
+def attend_large(answer, seed, num_tokens, size):
+    q, keys, values, call = attend_inputs(2, 2, num_tokens, 4, seed)
+    q = q * size
+    expect_tensor(
+        answer(q.clone(), keys.clone(), values.clone()),
+        right_attend(q, keys, values),
+        f"{call}, with q about {size:g} in size",
+        ("head", "dimension"),
+        "exp(100) is too large for float32. Subtract each row's largest score before exp, or let torch.softmax do it.",
+    )
+
+
+@promise("What it is given stays as it was", examples=20, seed=SEED, num_tokens=TOKENS)
+def attend_pure(answer, seed, num_tokens):
+    q, keys, values, call = attend_inputs(4, 2, num_tokens, 4, seed)
+    given = {"q": q, "keys": keys, "values": values}
+    before = {name: tensor.clone() for name, tensor in given.items()}
+    answer(q, keys, values)
+    expect_untouched(before, given, call)
+
+
+# --- growing_cache ----------------------------------------------------------------------------------------------------
+
+STEPS = st.lists(st.integers(1, 4), min_size=1, max_size=5)  # tokens appended at each step
+LAYERS = st.integers(1, 3)
+
+
+def step_tensors(layers: int, steps: list[int], kv_heads: int = 2, head_dim: int = 2):
+    """Keys and values for each step and layer; every token's numbers say where it belongs: layer.position."""
+    position = 0
+    for num_new in steps:
+        step = []
+        for layer in range(layers):
+            numbers = 100.0 * layer + torch.arange(position, position + num_new, dtype=torch.float32)
+            keys = numbers.view(1, -1, 1).repeat(kv_heads, 1, head_dim) + 0.25 * torch.arange(kv_heads).view(-1, 1, 1)
+            step.append((keys, -keys - 1))
+        position += num_new
+        yield step
+
+
+def pair(result, call: str):
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise Wrong(
+            "append gives back two tensors: all keys and all values of that layer.",
+            f"{call} returned {type(result).__name__}",
+            "return all_keys, all_values",
+        )
+    return result
+
+
+def appended(answer, layers: int, steps: list[int]):
+    """Append step by step; yields after each append what came back and what should have."""
+    cache = answer(layers)
+    told = [f"cache = GrowingCache({layers})"]
+    so_far: dict[int, list] = {layer: [] for layer in range(layers)}
+    for step in step_tensors(layers, steps):
+        for layer, (keys, values) in enumerate(step):
+            call = f"cache.append({layer}, keys, values)  # {count(keys.shape[1], 'token')}"
+            told.append(call)
+            so_far[layer].append((keys, values))
+            got = pair(cache.append(layer, keys.clone(), values.clone()), call)
+            want = [torch.cat(parts, dim=1) for parts in zip(*so_far[layer], strict=True)]
+            yield cache, "\n".join(told), layer, got, want
+
+
+@promise("Every token comes back, oldest first", steps=STEPS)
+def cache_keeps_order(answer, steps):
+    for _, told, _, got, want in appended(answer, 1, steps):
+        for name, got_one, want_one in zip(("keys", "values"), got, want, strict=True):
+            newest_first = torch.cat([want_one[:, -1:], want_one[:, :-1]], dim=1)
+            expect_tensor(
+                got_one,
+                want_one,
+                f"{told}\nits {name}:",
+                ("kv head", "token", "dimension"),
+                "Put the new tokens behind the old ones, along the tokens' dimension.",
+                (Suspect(newest_first, "The newest token came first.", "Old tokens first, new ones behind them."),),
+            )
+
+
+@promise("Layers don't mix", steps=STEPS, layers=st.integers(2, 3))
+def cache_separates_layers(answer, steps, layers):
+    for _, told, layer, got, want in appended(answer, layers, steps):
+        for name, got_one, want_one in zip(("keys", "values"), got, want, strict=True):
+            expect_tensor(
+                got_one,
+                want_one,
+                f"{told}\nits {name} (token p of layer l is 100 * l + p):",
+                ("kv head", "token", "dimension"),
+                f"Layer {layer} must get back only what was appended to layer {layer}.",
+            )
+
+
+@promise("num_tokens counts the tokens of one layer", steps=STEPS, layers=LAYERS)
+def cache_counts(answer, steps, layers):
+    empty = number(answer(layers), f"GrowingCache({layers}).num_tokens")
+    if empty != 0:
+        raise Wrong("A new cache holds no tokens.", f"GrowingCache({layers}).num_tokens is {empty}", "Start at 0.")
+    appends = 0
+    for cache, told, _, _, want in appended(answer, layers, steps):
+        appends += 1
+        if appends % layers == 0:  # only between steps: in the middle of one, either count would do
+            got, right = number(cache, f"{told}\ncache.num_tokens"), want[0].shape[1]
+            if got != right:
+                raise Wrong(
+                    f"{count(right, 'token')} went in, but num_tokens is {got}.",
+                    f"{told}\ncache.num_tokens is {got}",
+                    "Each token passes every layer once. Count it once.",
+                )
+
+
+def number(cache, call: str) -> int:
+    value = cache.num_tokens
+    if callable(value):
+        raise Wrong(
+            "num_tokens is read like an attribute, without parentheses.",
+            f"{call} is a method",
+            "Put @property above the method, or keep a number up to date.",
+        )
+    if not isinstance(value, int):
+        raise Wrong("num_tokens is a whole number.", f"{call} is {value!r:.60}", "Count tokens, starting at 0.")
+    return value
+
+
+@promise("Two caches know nothing of each other", examples=20, steps=STEPS)
+def caches_are_separate(answer, steps):
+    for _ in appended(answer, 2, steps):
+        pass
+    for _, told, _, got, want in appended(answer, 2, steps):
+        expect_tensor(
+            got[0],
+            want[0],
+            f"# after another cache was filled\n{told}\nits keys:",
+            ("kv head", "token", "dimension"),
+            "A list in the class body is shared by all caches. Make it in __init__. One list per layer, too.",
+        )
+
+
+# --- generate_cached --------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """The model, and a note of every call: what was fed, and whether the cache went along."""
+
+    def __init__(self, model, cache):
+        self.model, self.cache, self.fed, self.config = model, cache, [], model.config
+
+    def __call__(self, token_ids, cache=None, logits_to_keep=0):
+        ids = [int(token) for token in token_ids]
+        if cache is not self.cache:
+            raise Wrong(
+                "The model was called without the cache.",
+                f"{self.story()}\nmodel({shortened(ids)}) without cache",
+                "Hand the cache over in every call: model(token_ids, cache).",
+            )
+        self.fed.append(ids)
+        if sum(map(len, self.fed)) > 500:
+            raise Wrong("More than 500 tokens were fed.", self.story(), "When does the loop end?")
+        return self.model(token_ids, cache, logits_to_keep)
+
+    def story(self) -> str:
+        return "\n".join(f"model({shortened(ids)}, cache)" for ids in self.fed)
+
+
+def shortened(ids: list[int]) -> str:
+    return repr(ids) if len(ids) <= 6 else f"[{ids[0]}, {ids[1]}, … {len(ids)} ids]"
+
+
+PROMPT = st.lists(st.integers(0, 96), min_size=1, max_size=8)
+NEW = st.integers(0, 6)
+
+
+def generated(answer, prompt, num_new, seed=0):
+    """Run the answer; returns its ids as a list, the recorder, and how the call reads."""
+    model = tiny_llama(seed=seed)
+    cache = GrowingCache(model.config.num_hidden_layers)
+    recorder = Recorder(model, cache)
+    call = f"generate_cached(model, {prompt}, {num_new}, cache)"
+    given = list(prompt)
+    result = answer(recorder, given, num_new, cache)
+    if given != prompt:
+        raise Wrong(
+            "The caller's prompt was changed.",
+            f"{call}\nafterwards the prompt is {given}",
+            "`prompt_ids += ...` and `.append` write into the list they were given. Make a new list.",
+        )
+    try:
+        return [int(token) for token in result], recorder, call
+    except TypeError:
+        raise Wrong(
+            "A list of token ids was expected.", f"{call} returned {result!r:.60}", "Collect the new ids in a list."
+        ) from None
+
+
+@promise("Exactly the asked number of new ids", prompt=PROMPT, num_new=NEW)
+def returns_new_ids(answer, prompt, num_new):
+    got, _, call = generated(answer, prompt, num_new)
+    if got[: len(prompt)] == prompt and len(got) == len(prompt) + num_new:
+        raise Wrong("The prompt came back too.", f"{call} returned {got}", "Return the new ids only.")
+    if len(got) != num_new:
+        raise Wrong(
+            f"{count(num_new, 'new id')} asked for, {len(got)} given.",
+            f"{call} returned {got}",
+            "The prompt's own call already gives the first new id.",
+        )
+
+
+@promise("The same ids as without a cache", prompt=PROMPT, num_new=NEW, seed=st.integers(0, 5))
+def same_as_uncached(answer, prompt, num_new, seed):
+    got, recorder, call = generated(answer, prompt, num_new, seed)
+    want = generate(tiny_llama(seed=seed), prompt, num_new)
+    if got != want:
+        raise Wrong(
+            "With the cache, other text is written than without.",
+            f"{call}\n{recorder.story()}\ngave {got}, without a cache it is {want}",
+            "Every token must pass the model exactly once, in order. The next id comes from the last row of logits.",
+        )
+
+
+@promise("No token is computed twice", prompt=PROMPT, num_new=st.integers(1, 6))
+def nothing_twice(answer, prompt, num_new):
+    _, recorder, call = generated(answer, prompt, num_new)
+    fed = sum(map(len, recorder.fed))
+    if fed > len(prompt) + num_new:
+        raise Wrong(
+            f"{count(fed, 'token')} went through the model; {len(prompt) + num_new - 1} would do.",
+            f"{call}\n{recorder.story()}",
+            "The cache remembers what was fed. Feed only what is new.",
+        )
+
+
+@promise("The whole prompt in one call", prompt=st.lists(st.integers(0, 96), min_size=2, max_size=8))
+def prompt_at_once(answer, prompt):
+    _, recorder, call = generated(answer, prompt, 2)
+    if not recorder.fed or len(recorder.fed[0]) != len(prompt):
+        first = len(recorder.fed[0]) if recorder.fed else 0
+        raise Wrong(
+            f"The first call had {count(first, 'token')}; the prompt has {len(prompt)}.",
+            f"{call}\n{recorder.story()}",
+            "All prompt tokens are known from the start, so one call can take them all. That is the prefill.",
+        )
+
+
+EXERCISES = (
+    Exercise(
+        id="attend",
+        title="One new query against everything stored",
+        kind="function",
+        reference="pagedlab.attention:attend",
+        promises=(attend_plain, attend_grouped, attend_large, attend_pure),
+        hints=(
+            "Four steps: a score for every stored token, scale, softmax, weighted sum of the values.",
+            "Start with as many query heads as kv heads: scores[h, t] is the dot product of q[h] and keys[h, t].",
+            "For groups, either repeat the kv heads (`repeat_interleave`), or view q as [kv_heads, group, head_dim].",
+            "q = q.view(kv_heads, group, head_dim)\n"
+            "weights = torch.softmax(q @ keys.transpose(1, 2) / head_dim**0.5, dim=-1)\n"
+            "then weights @ values, and back to [num_heads, head_dim].",
+        ),
+    ),
+    Exercise(
+        id="growing_cache",
+        title="A cache that grows",
+        kind="class",
+        reference="pagedlab.cache.growing:GrowingCache",
+        promises=(cache_keeps_order, cache_separates_layers, cache_counts, caches_are_separate),
+        hints=(
+            "Keep two lists with one entry per layer: its keys and its values.",
+            "`torch.cat([old, new], dim=1)` puts new tokens behind old ones. At the first append there is no old one.",
+            "num_tokens: look at one layer only, and at the last one, which gets its tokens when the step is complete.",
+        ),
+    ),
+    Exercise(
+        id="generate_cached",
+        title="Prefill once, then one token at a time",
+        kind="function",
+        reference="pagedlab.model.generate:generate_cached",
+        promises=(returns_new_ids, same_as_uncached, nothing_twice, prompt_at_once),
+        hints=(
+            "Two kinds of calls: one with the whole prompt, then some with a single id.",
+            "`model(token_ids, cache)` returns a row of logits for each id fed. Which row tells what comes next?",
+            "Loop max_new_tokens times: call the model, take the argmax of the last row, keep it, feed just that next.",
+        ),
+    ),
+)
