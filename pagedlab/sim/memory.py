@@ -128,9 +128,12 @@ def _grow_all(memory: MemoryPolicy, running: list[_Running]) -> list[_Running]:
 
 
 def _checked(counts: Iterable[int], num_slots: int) -> tuple[int, ...]:
+    wanted = "not 4 numbers: token_states, reserved, internal, external"
+    if not isinstance(counts, Iterable):
+        raise ValueError(f"breakdown gave {counts!r}, {wanted}")
     counts = tuple(counts)
     if len(counts) != 4:
-        raise ValueError(f"breakdown gave {len(counts)} numbers, not 4: token_states, reserved, internal, external")
+        raise ValueError(f"breakdown gave {counts}, {wanted}")
     if sum(counts) != num_slots:
         raise ValueError(f"breakdown gave {counts}: that is {sum(counts)} slots, but the pool has {num_slots}")
     return counts
