@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-from pagedlab.cache.protocol import KVCache
+from pagedlab.cache.protocol import KVCache, NoCache
 from pagedlab.model.llama import Llama
 
 
@@ -24,22 +24,21 @@ def generate(
 
     ValueError, before anything runs: an empty prompt, or more positions than the model has.
     """
-    prompt_ids = [int(token) for token in prompt_ids]
-    stored = 0 if cache is None else cache.num_tokens
-    _check_length(model, stored, len(prompt_ids), max_new_tokens)
+    cache = NoCache() if cache is None else cache
+    stored_before = cache.num_tokens
+    _check_length(model, stored_before, len(prompt_ids), max_new_tokens)
     stop = {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id or ())
 
-    new_ids: list[int] = []
-    step_ids = prompt_ids
-    for _ in range(max_new_tokens):
-        token = int(model(step_ids, cache, logits_to_keep=1)[-1].argmax())
-        new_ids.append(token)
+    ids, num_prompt = [int(token) for token in prompt_ids], len(prompt_ids)
+    while len(ids) < num_prompt + max_new_tokens:
+        not_stored = ids[cache.num_tokens - stored_before :]  # the prompt, then one token a step; NoCache: everything
+        token = int(model(not_stored, cache, logits_to_keep=1)[-1].argmax())
+        ids.append(token)
         if on_token is not None:
             on_token(token)
         if token in stop:
             break
-        step_ids = prompt_ids + new_ids if cache is None else [token]
-    return new_ids
+    return ids[num_prompt:]
 
 
 def generate_cached(model: Llama, prompt_ids: Sequence[int], max_new_tokens: int, cache: KVCache) -> list[int]:
