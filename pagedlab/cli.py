@@ -1,6 +1,7 @@
 """The `pagedlab` command. Each verb loads only what it needs, so that `--help` answers at once."""
 
 import argparse
+import os
 import sys
 
 from pagedlab import __version__
@@ -17,12 +18,14 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return args.run(args) or 0
+        status = args.run(args) or 0
+        sys.stdout.flush()
+        return status
     except PagedLabError as error:
         print(f"pagedlab: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # `pagedlab progress | head`
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader has gone, as in `pagedlab progress | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -116,7 +119,6 @@ def _doctor(args) -> int:
 def _fetch(args) -> int:
     from pagedlab.model.fetch import fetch
 
-    # `fetch` says what it does; a model that is there already is answered here.
     print(f"model: {fetch(args.source, progress=True)}")
     return 0
 

@@ -1,0 +1,119 @@
+"""The `pagedlab` command: what it prints, where, and with which exit status."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pagedlab import __version__, cli
+from pagedlab.errors import PagedLabError
+
+COMMANDS = ("lab", "doctor", "fetch", "reset", "progress")
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("PAGEDLAB_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PAGEDLAB_CACHE", str(tmp_path / "cache"))
+
+
+def exit_status(*argv):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(list(argv))
+    return stop.value.code
+
+
+def test_version_and_help(capsys):
+    assert exit_status("--version") == 0
+    assert capsys.readouterr().out == f"pagedlab {__version__}\n"
+    assert exit_status("--help") == 0
+    help_text = capsys.readouterr().out
+    assert all(f"  {name}" in help_text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_help_with_an_example(capsys, command):
+    assert exit_status(command, "--help") == 0
+    assert f"\n  pagedlab {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["reset"], ["open"], ["lab", "--port", "many"], ["doctor", "now"]])
+def test_a_wrong_command_line_is_status_2(capsys, argv):
+    assert exit_status(*argv) == 2
+    assert "usage: pagedlab" in capsys.readouterr().err
+
+
+def test_no_command_prints_the_help(capsys):
+    assert cli.main([]) == 2
+    assert "commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["reset", "blocks"], "no lesson 'blocks'"),
+        (["lab", "--no-fetch", "--port", "99999"], "ports go from 1 to 65535"),
+        (["fetch", "--from", "nowhere.gguf"], "nowhere.gguf"),
+    ],
+)
+def test_a_problem_is_one_message_and_status_1(capsys, argv, message):
+    assert cli.main(argv) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("pagedlab: ") and message in captured.err
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    "raised, status", [(KeyboardInterrupt(), 130), (PagedLabError("7 blocks asked for, 3 free"), 1)]
+)
+def test_exit_status_of_what_a_command_raises(capsys, monkeypatch, raised, status):
+    def fail(args):
+        raise raised
+
+    monkeypatch.setattr(cli, "_progress", fail)
+    assert cli.main(["progress"]) == status
+    assert (str(raised) or "stopped") in capsys.readouterr().err
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(cli, "_progress", lambda args: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["progress"])
+
+
+def test_progress_prints_the_map(capsys):
+    assert cli.main(["progress"]) == 0
+    assert "The block allocator" in capsys.readouterr().out
+
+
+def test_reset_says_where_both_versions_are(capsys, tmp_path, monkeypatch):
+    from pagedlab.course import workspace
+
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "00_start_here.ipynb").write_text("new")
+    monkeypatch.setattr(workspace, "shipped_lessons", lambda: tmp_path / "shipped")
+    assert cli.main(["reset", "0"]) == 0
+    assert "no version of yours" in capsys.readouterr().out
+    lesson = tmp_path / "home" / "lessons" / "00_start_here.ipynb"
+    lesson.write_text("mine")
+    assert cli.main(["reset", "start_here"]) == 0
+    shown = capsys.readouterr().out
+    assert str(lesson) in shown and str(tmp_path / "home" / "backups") in shown
+
+
+def test_the_command_starts_without_loading_anything_big():
+    code = (
+        "import sys, pagedlab.cli as cli\n"
+        "try:\n    cli.main(['--help'])\nexcept SystemExit: pass\n"
+        "big = {'torch', 'matplotlib', 'numpy', 'jupyterlab', 'gguf', 'transformers', 'IPython'} & set(sys.modules)\n"
+        "print('LOADED', sorted(big))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    command = f"{sys.executable} -m pagedlab progress | true"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=os.environ)
+    assert run.stderr == ""
