@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-# Before torch is imported: its threads wait for each other asleep, not spinning. Other work runs beside the tests, and a
-# spinning thread that waits for a descheduled one makes tiny operations many times slower.
+# Before torch is imported: its threads wait for each other asleep, not spinning. Other work runs beside the tests, and
+# a spinning thread that waits for a descheduled one makes tiny operations many times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
