@@ -1,0 +1,335 @@
+"""A recorder for block moves: it stands in for an allocator, passes every call on, and remembers what happened.
+
+    recorder = Recorder(BlockAllocator(8), block_size=4)   # or your own allocator
+    recorder.allocate(2); recorder.free([0])               # same verbs, one step each
+
+    table = recorder.table("A", texts=["The", " cat", " sat"])   # a BlockTable, or table=your own
+    table.append_tokens(3, recorder)                             # one step: "A appends 3 tokens: ..."
+
+    for step in recorder.steps:
+        print(step.index, step.caption, step.state.free_blocks)
+
+What a picture needs:
+
+- `recorder.steps` is a tuple of `Step`s. `steps[0]` is the state at the start (verb "start"); `steps[i].state` is the
+  whole pool AFTER step i, so that going back is reading `steps[i - 1].state`. Steps and states never change and pickle.
+- A call that raises is a step too (`step.error` says what); the exception goes on to the caller.
+- The allocator needs the public verbs only (`pagedlab.cache.allocator.Allocator`). If it also shows its `free_blocks`
+  in order, that order is recorded; if not, `state.free_order_known` is False and the free blocks come sorted. What it
+  cannot or does not tell (a `ref_count` that raises) is worked out from the calls.
+- Nothing is checked here. When an allocator hands out a block that is in use, the state shows just that: two sequences
+  hold the block (`state.holders(block)`) and its ref count is what the allocator says.
+
+One step may take several calls. Everything inside
+
+    with recorder.step("fork", "B", "B is forked from A"):
+        recorder.share(table.blocks)
+        ...
+
+is one step with that verb, sequence and opening words; `recorder.copied([(2, 5)])` notes a copied block in it. An empty
+`with` block records a remark. Each step keeps a state of its own, about 16 bytes a block of the pool.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pagedlab.cache.allocator import Allocator
+from pagedlab.cache.table import BlockTable
+
+
+@dataclass(frozen=True)
+class SequenceState:
+    """One sequence at one moment."""
+
+    name: str
+    blocks: tuple[int, ...]  # its block table: entry i is the physical block of logical block i
+    num_tokens: int
+    texts: tuple[str, ...]  # one per token, "" where nobody said
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """The pool at one moment."""
+
+    num_blocks: int
+    block_size: int | None  # slots a block; None if the recorder was not told
+    ref_counts: tuple[int, ...]  # one per block, 0 means free
+    free_blocks: tuple[int, ...]  # next to be handed out first, if free_order_known
+    free_order_known: bool
+    num_free: int | None  # what the allocator says; None if it did not answer with a number
+    sequences: tuple[SequenceState, ...]  # in the order in which they were made, empty ones included
+
+    def holders(self, block: int) -> tuple[str, ...]:
+        """Names of the sequences whose table has this block."""
+        return tuple(sequence.name for sequence in self.sequences if block in sequence.blocks)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the allocator, as made."""
+
+    verb: str  # "allocate", "share" or "free"
+    argument: object  # a number for allocate, a tuple of blocks for the others
+    result: object  # lists as tuples; None after an error
+    error: str | None  # "DoubleFreeError: block 0 is free already: ..."
+
+    def __str__(self):
+        return f"{self.verb}({list(self.argument) if isinstance(self.argument, tuple) else self.argument})"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened between two states."""
+
+    index: int
+    verb: str  # "start", "allocate", "share", "free"; of tables "append", "truncate", "release"; or your own
+    sequence: str | None  # the one that acted
+    calls: tuple[Call, ...]  # the allocator calls it took, also the failed one
+    copies: tuple[tuple[int, int], ...]  # (source, destination) blocks whose contents were copied
+    error: str | None  # what was raised, None if all went well
+    caption: str  # the step in one or two plain sentences
+    state: PoolState  # after the step
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """Blocks that were allocated."""
+        return self._blocks("allocate")
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Blocks that got one more holder."""
+        return self._blocks("share")
+
+    @property
+    def returned(self) -> tuple[int, ...]:
+        """Blocks that lost a holder; those with a ref count of 0 afterwards are free again."""
+        return self._blocks("free")
+
+    def _blocks(self, verb: str) -> tuple[int, ...]:
+        return tuple(block for call in self.calls if call.verb == verb for block in _blocks_of(call))
+
+
+class Recorder:
+    """Use it wherever an allocator goes. Attributes it does not have itself are those of the allocator inside."""
+
+    def __init__(self, allocator: Allocator, block_size: int | None = None, num_blocks: int | None = None):
+        """`num_blocks` is needed only for an allocator without a `num_blocks` that is already in use."""
+        self.allocator, self.block_size = allocator, block_size
+        self.num_blocks = num_blocks or getattr(allocator, "num_blocks", None) or allocator.num_free
+        self._tables: dict[str, RecordedTable] = {}
+        self._held = [0] * self.num_blocks  # holders, by the calls that succeeded
+        self._ref_counts = [0] * self.num_blocks  # what the allocator says; _held where it says nothing
+        self._steps: list[Step] = []
+        self._open: _OpenStep | None = None
+        with self.step("start", title=f"A pool of {self.num_blocks} blocks"):
+            pass
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(self._steps)
+
+    # The allocator's verbs.
+
+    @property
+    def num_free(self) -> int:
+        return self.allocator.num_free
+
+    def ref_count(self, block: int) -> int:
+        return self.allocator.ref_count(block)
+
+    def allocate(self, n: int) -> list[int]:
+        return self._call("allocate", n)
+
+    def share(self, blocks: Iterable[int]) -> None:
+        return self._call("share", blocks)
+
+    def free(self, blocks: Iterable[int]) -> None:
+        return self._call("free", blocks)
+
+    def __getattr__(self, name):
+        if name == "allocator":  # not set yet, as while unpickling
+            raise AttributeError(name)
+        return getattr(self.allocator, name)
+
+    # What the allocator does not know: sequences, and what belongs together.
+
+    def table(self, name: str, table: BlockTable | None = None, texts: Iterable[str] = ()) -> "RecordedTable":
+        """Watch the table of a sequence: a new `BlockTable`, or one that exists.
+
+        The result is used like the table and records what it does. `texts` are the words of its tokens by position;
+        add those that are generated to the result's `.texts`, best before their token is appended.
+        """
+        if name in self._tables:
+            raise ValueError(f"there is a sequence {name!r} already; the others are {', '.join(self._tables)}")
+        if table is None:
+            if self.block_size is None:
+                raise ValueError("a new table needs a block size: Recorder(allocator, block_size=16)")
+            table = BlockTable(self.block_size)
+        if self.block_size is None:
+            self.block_size = getattr(table, "block_size", None)
+        self._tables[name] = RecordedTable(self, name, table, texts)
+        return self._tables[name]
+
+    @contextmanager
+    def step(self, verb: str, sequence: str | None = None, title: str = "") -> Iterator[None]:
+        """All calls inside are one step. A step inside a step is part of the outer one."""
+        if self._open is not None:
+            yield
+            return
+        self._open, error = _OpenStep(), None
+        try:
+            yield
+        except BaseException as raised:
+            error = _words(raised)
+            raise
+        finally:
+            done, self._open = self._open, None
+            state = self._state(done)
+            calls, copies = tuple(done.calls), tuple(done.copies)
+            caption = _caption(title, calls, copies, error, state)
+            self._steps.append(Step(len(self._steps), verb, sequence, calls, copies, error, caption, state))
+
+    def copied(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Note that the contents of these (source, destination) blocks were copied."""
+        with self.step("copy"):
+            self._open.copies += [(int(source), int(destination)) for source, destination in pairs]
+
+    def _call(self, verb: str, argument):
+        # Listed once: a generator could not be both passed on and remembered.
+        argument = list(argument) if isinstance(argument, Iterable) else argument
+        with self.step(verb):
+            result = error = None
+            try:
+                result = getattr(self.allocator, verb)(argument)
+            except BaseException as raised:
+                error = _words(raised)
+                raise
+            finally:
+                call = Call(verb, _frozen(argument), _frozen(result), error)
+                self._open.calls.append(call)
+            change = -1 if verb == "free" else 1
+            for block in _blocks_of(call):
+                if 0 <= block < self.num_blocks:
+                    self._held[block] += change
+            return result
+
+    def _state(self, done: "_OpenStep") -> PoolState:
+        if self.num_blocks <= _ASK_ABOUT_ALL:
+            blocks = range(self.num_blocks)
+        else:
+            blocks = {b for call in done.calls for b in _blocks_of(call) if 0 <= b < self.num_blocks}
+        for block in blocks:
+            said = _ask(lambda block=block: self.allocator.ref_count(block))
+            self._ref_counts[block] = said if isinstance(said, int) else self._held[block]
+
+        num_free = _ask(lambda: self.allocator.num_free)
+        order = _ask(lambda: tuple(self.allocator.free_blocks))
+        return PoolState(
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            ref_counts=tuple(self._ref_counts),
+            free_blocks=tuple(b for b, count in enumerate(self._ref_counts) if count == 0) if order is None else order,
+            free_order_known=order is not None,
+            num_free=num_free if isinstance(num_free, int) else None,
+            sequences=tuple(table.state() for table in self._tables.values()),
+        )
+
+
+class RecordedTable:
+    """A block table whose moves are recorded. It goes wherever the table does; the rest of it is the table's own.
+
+    Blocks always come from the recorder and go back to it, whatever allocator a verb is given.
+    """
+
+    def __init__(self, recorder: Recorder, name: str, table: BlockTable, texts: Iterable[str] = ()):
+        self.recorder, self.name, self.table, self.texts = recorder, name, table, list(texts)
+        self._last: SequenceState | None = None
+
+    def append_tokens(self, n: int, allocator: Allocator | None = None) -> list[int]:
+        tokens = "1 token" if n == 1 else f"{n} tokens"
+        with self.recorder.step("append", self.name, f"{self.name} appends {tokens}"):
+            return self.table.append_tokens(n, self.recorder)
+
+    def truncate(self, num_tokens: int, allocator: Allocator | None = None) -> list[int]:
+        with self.recorder.step("truncate", self.name, f"{self.name} keeps {num_tokens} of its tokens"):
+            return self.table.truncate(num_tokens, self.recorder)
+
+    def free(self, allocator: Allocator | None = None) -> None:
+        with self.recorder.step("release", self.name, f"{self.name} gives its blocks back"):
+            return self.table.free(self.recorder)
+
+    def __getattr__(self, name):
+        if name == "table":
+            raise AttributeError(name)
+        return getattr(self.table, name)
+
+    def state(self) -> SequenceState:
+        blocks, num_tokens = tuple(self.table.blocks), self.table.num_tokens
+        texts = tuple(self.texts[:num_tokens])
+        state = SequenceState(self.name, blocks, num_tokens, texts + ("",) * (num_tokens - len(texts)))
+        if state != self._last:  # most steps change one sequence: the others are kept once, not once a step
+            self._last = state
+        return self._last
+
+
+_ASK_ABOUT_ALL = 1024
+"""Up to this size, every ref count is asked for after every step: a broken allocator may change any of them."""
+
+
+class _OpenStep:
+    def __init__(self):
+        self.calls: list[Call] = []
+        self.copies: list[tuple[int, int]] = []
+
+
+def _ask(question):
+    """None when the allocator cannot answer: looking must never fail."""
+    try:
+        return question()
+    except Exception:
+        return None
+
+
+def _frozen(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _blocks_of(call: Call) -> tuple[int, ...]:
+    """The blocks a call moved; none if it failed."""
+    blocks = call.result if call.verb == "allocate" else call.argument
+    return tuple(b for b in blocks if isinstance(b, int)) if call.error is None and isinstance(blocks, tuple) else ()
+
+
+def _caption(title: str, calls: tuple[Call, ...], copies, error: str | None, state: PoolState) -> str:
+    """The step in words: "A appends 5 tokens. allocate(2) gives blocks 7 and 3."."""
+    sentences = [title] if title else []
+    for call in calls:
+        blocks = _blocks_of(call)
+        if call.error is not None:
+            sentences.append(f"{call} raises {call.error}")
+        elif call.verb == "allocate":
+            gives = _names(blocks) if isinstance(call.result, tuple) else repr(call.result)
+            sentences.append(f"{call} gives {gives}")
+        elif call.verb == "share":
+            sentences.append(f"{call} adds a holder to {_names(blocks)}")
+        else:
+            back = [b for b in blocks if 0 <= b < state.num_blocks and state.ref_counts[b] == 0]
+            now = f"{_names(back)} {'is' if len(back) == 1 else 'are'} free now" if back else "no block becomes free"
+            sentences.append(f"{call}: {now}")
+    sentences += [f"Block {source} is copied to block {destination}" for source, destination in copies]
+    if error is not None and not any(call.error == error for call in calls):
+        sentences.append(f"It raises {error}")
+    return " ".join(sentence.rstrip(".") + "." for sentence in sentences)
+
+
+def _names(blocks) -> str:
+    """In words: "no blocks", "block 3", "blocks 3, 1 and 7"."""
+    if not blocks:
+        return "no blocks"
+    *first, last = map(str, blocks)
+    return f"blocks {', '.join(first)} and {last}" if first else f"block {last}"
