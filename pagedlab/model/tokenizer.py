@@ -85,7 +85,7 @@ class Tokenizer:
 
     def _checked(self, token_id: int) -> int:
         token_id = int(token_id)
-        if token_id < 0 or self._backend.id_to_token(token_id) is None:
+        if not 0 <= token_id < 2**32 or self._backend.id_to_token(token_id) is None:
             raise ValueError(f"token id {token_id} is not in the vocabulary of {self.vocab_size}")
         return token_id
 
@@ -191,7 +191,7 @@ def _render(template: str, **values) -> str:
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     try:
         return environment.from_string(template).render(**values)
-    except (jinja2.TemplateError, TypeError, KeyError) as error:
+    except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
         raise PagedLabError(f"the model's chat template cannot take these messages: {error}") from error
 
 
