@@ -165,7 +165,8 @@ def _ask(breakdown, admitted: list[LiveRequest], num_slots: int, drawn: Waste) -
     except NotImplementedError:
         return drawn, f"Your breakdown is not written yet. {otherwise}"
     except Exception as error:  # whatever a learner's function does, the map stays usable
-        said = str(error).partition("\n")[0][:200]
+        first_line = str(error).partition("\n")[0][:200]
+        said = "".join(character if character.isprintable() else "\ufffd" for character in first_line)
         return drawn, f"Your breakdown raised {type(error).__name__}: {said}. {otherwise}"
     try:
         shown = Waste(*map(operator.index, answer))

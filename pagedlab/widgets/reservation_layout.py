@@ -50,6 +50,9 @@ def describe(
     cut = [letters(i) for i, request in enumerate(queue) if request.final_tokens > max_len]
     if cut:
         cut_says = f"{plural(len(cut), 'request')} would be cut off at max_len: {spoken_list(cut)}."
+    elif queue:
+        longest = max(request.final_tokens for request in queue)
+        cut_says = f"None would be cut off: the longest will hold {plural(longest, 'token')}."
     else:
         cut_says = ""
 

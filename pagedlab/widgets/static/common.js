@@ -47,6 +47,17 @@ function throttled(wait, call) {
   };
 }
 
+// A click elsewhere takes the keyboard out of the widget. JupyterLab leaves it there when the click is on a cell's prompt,
+// and the notebook's own keys would then do nothing.
+function letGoOfKeys(root) {
+  const onPointer = (event) => {
+    const active = root.getRootNode().activeElement;
+    if (active && root.contains(active) && !event.composedPath().includes(root)) active.blur();
+  };
+  document.addEventListener("pointerdown", onPointer, true);
+  return () => document.removeEventListener("pointerdown", onPointer, true);
+}
+
 // One stop for the Tab key in a group of items, and the arrow keys between them ("roving tabindex").
 // `next(item, key)` says where a key leads; it returns nothing for keys that lead nowhere.
 function roving(container, selector, next) {

@@ -363,7 +363,9 @@ function render({ model, el }) {
   });
   observer.observe(mapPlace);
 
+  const stopListening = letGoOfKeys(root);
   return () => {
+    stopListening();
     observer.disconnect();
     send.stop();
     clearTimeout(unanswered);
