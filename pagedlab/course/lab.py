@@ -110,6 +110,7 @@ def arguments(port: int, browser: bool, lessons: Path, settings: Path, page: str
         f"--LabApp.default_url={page}",
         f"--LabApp.app_settings_dir={settings}",
         "--LabApp.extension_manager=readonly",  # asks no package index
+        "--LanguageServerManager.autodetect=False",  # looks for no editors' servers on this machine
     ]
     return given if browser else [*given, "--no-browser"]
 
