@@ -6,16 +6,24 @@ original, so whatever passes is known to work after unpacking.
 """
 
 import contextlib
-import inspect
+import dis
+import functools
+import io
 import linecache
 import sys
+import sysconfig
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import cloudpickle
+
+from pagedlab.course.words import error_text
 from pagedlab.errors import PagedLabError
 
 LARGEST = 20 * 2**20  # bytes; an answer is code, so more than this means that it drags data along
+CACHED = type(functools.cache(lambda: None))  # what functools.cache and lru_cache make of a function
+WRAPPERS = (staticmethod, classmethod, property, functools.cached_property, functools.partial, types.MethodType, CACHED)
 
 
 class CannotKeepError(PagedLabError):
@@ -26,8 +34,8 @@ class CannotKeepError(PagedLabError):
 class PackedAnswer:
     """payload: the pickled answer. source: the cells it came from, for people.
 
-    written: for each function of the answer, by `code_key`, the text it was compiled from. Pickled code forgets its
-    file, and a report wants to show the line where something went wrong.
+    written: for each function of the answer, by `code_key`, the text it was compiled from ("" if that is not known).
+    Pickled code forgets its file, and a report wants to show the line where something went wrong.
     """
 
     payload: bytes
@@ -37,7 +45,8 @@ class PackedAnswer:
 
 def code_key(code: types.CodeType) -> tuple:
     """What stays the same about a piece of code when it is pickled and unpickled."""
-    return code.co_name, code.co_firstlineno, code.co_code
+    constants = tuple(constant for constant in code.co_consts if not isinstance(constant, types.CodeType))
+    return code.co_name, code.co_firstlineno, code.co_code, code.co_names, code.co_varnames, constants
 
 
 def pack(answer) -> PackedAnswer:
@@ -45,25 +54,22 @@ def pack(answer) -> PackedAnswer:
 
     Raises CannotKeepError, naming the variable, when one of them can't be saved.
     """
-    import cloudpickle
-
-    with _by_value(answer):
+    with _own_modules_by_value():
         try:
-            payload = cloudpickle.dumps(answer)
+            payload = _dump(answer)
+        except _TooMuch:
+            raise CannotKeepError(
+                f"Your answer takes more than {LARGEST / 2**20:.0f} MiB of data along, most of it in the variable "
+                f"`{_largest(answer)}`. Pass data in as an argument instead."
+            ) from None
         except Exception as error:
             name = _culprit(answer)
-            used = f"the notebook variable `{name}`, which can't be saved with it" if name else "something unsaveable"
+            used = f"the variable `{name}`, which can't be saved with it" if name else "something that can't be saved"
             raise CannotKeepError(
-                f"Your answer uses {used} ({type(error).__name__}: {error}). Pass it in as an argument instead."
+                f"Your answer uses {used} ({error_text(error)}). Make it inside the answer or pass it as an argument."
             ) from error
-        if len(payload) > LARGEST:
-            name, size = _largest(answer)
-            raise CannotKeepError(
-                f"Your answer takes {len(payload) / 2**20:,.0f} MiB along, {size / 2**20:,.0f} MiB of it in the "
-                f"notebook variable `{name}`. An answer may use {LARGEST / 2**20:.0f} MiB: pass data in as an argument."
-            )
     written = _written(answer)
-    cells = dict.fromkeys(text.strip() for text in reversed(written.values()))  # helpers first, the answer last
+    cells = dict.fromkeys(text.strip() for text in reversed(written.values()) if text)  # helpers first, the answer last
     return PackedAnswer(payload, "\n\n".join(cells) + "\n", written)
 
 
@@ -74,53 +80,107 @@ def unpack(payload: bytes):
     return pickle.loads(payload)
 
 
-@contextlib.contextmanager
-def _by_value(answer):
-    """An answer kept in a file beside the notebook is saved by value too, so that the file may change or go."""
-    import cloudpickle
+class _TooMuch(Exception):
+    pass
 
-    module = sys.modules.get(getattr(answer, "__module__", None) or "")
-    path = getattr(module, "__file__", None)
-    mine = path and module.__name__ != "__main__" and not _installed(Path(path))
-    if mine:
+
+class _Bounded(io.BytesIO):
+    """Stops a model of many gigabytes before it has been copied."""
+
+    def write(self, data) -> int:
+        if self.tell() + memoryview(data).nbytes > LARGEST:
+            raise _TooMuch
+        return super().write(data)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle takes a function under functools.cache by its name only, which is nothing in a fresh notebook."""
+
+    def reducer_override(self, thing):
+        if type(thing) is CACHED and not _is_foreign(thing):
+            return _cached, (thing.__wrapped__, *thing.cache_parameters().values())
+        return super().reducer_override(thing)
+
+
+def _cached(function, maxsize, typed):
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _dump(thing) -> bytes:
+    file = _Bounded()
+    _Pickler(file).dump(thing)
+    return file.getvalue()
+
+
+@contextlib.contextmanager
+def _own_modules_by_value():
+    """What the learner keeps in files beside the notebook is saved by value too: those files may change or go."""
+    before = cloudpickle.list_registry_pickle_by_value()
+    mine = [module for module in list(sys.modules.values()) if _is_own(module) and module.__name__ not in before]
+    for module in mine:
         cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        if mine:
+        for module in mine:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _installed(path: Path) -> bool:
-    here = Path(__file__).resolve().parents[1]
-    path = path.resolve()
-    return "site-packages" in path.parts or path.is_relative_to(here) or path.is_relative_to(Path(sys.base_prefix))
+def _is_own(module) -> bool:
+    if not issubclass(type(module), types.ModuleType):
+        return False
+    name, path = vars(module).get("__name__"), vars(module).get("__file__")
+    return bool(path) and name != "__main__" and sys.modules.get(name) is module and not _installed(path)
 
 
-def _functions(thing, seen: set[int]):
-    """The functions of an answer and of the notebook's own helpers that they name, the answer's own first."""
-    if id(thing) in seen:
-        return
-    seen.add(id(thing))
-    if isinstance(thing, (staticmethod, classmethod)):
-        thing = thing.__func__
-    if isinstance(thing, property):
-        for part in (thing.fget, thing.fset, thing.fdel):
-            yield from _functions(part, seen)
+@functools.cache
+def _installed(path: str) -> bool:
+    """Whether a file belongs to Python, to an installed package or to this one, and not to the learner."""
+    if "site-packages" in path or "dist-packages" in path:
+        return True
+    python = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    homes = [Path(__file__).resolve().parents[1], *(Path(folder).resolve() for folder in python)]
+    return any(Path(path).resolve().is_relative_to(home) for home in homes)
+
+
+def _is_foreign(thing) -> bool:
+    """Whether a function or class comes with a package. What is neither in a module nor in a file is the learner's."""
+    name = getattr(thing, "__module__", None)
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return module is not None and name != "__main__" and not _is_own(module)
+
+
+def _reach(answer):
+    """Pairs (name, thing) of the answer and of all that it names; the learner's own functions and classes opened up."""
+    seen, todo = {}, [("your answer", answer)]
+    while todo:
+        name, thing = todo.pop(0)
+        if id(thing) not in seen:
+            seen[id(thing)] = thing  # kept, so that its id is not given to another thing
+            yield name, thing
+            todo += _inside(thing)
+
+
+def _inside(thing):
+    if isinstance(thing, WRAPPERS):
+        parts = ("__wrapped__", "__func__", "__self__", "func", "args", "keywords", "fget", "fset", "fdel")
+        yield from ((part, getattr(thing, part)) for part in parts if getattr(thing, part, None) is not None)
     elif isinstance(thing, type):
         if not _is_foreign(thing):
-            for base in thing.__mro__[:-1]:
-                for member in vars(base).values():
-                    yield from _functions(member, seen)
-    elif isinstance(thing, types.FunctionType) and not _is_foreign(thing):
-        thing = inspect.unwrap(thing)
-        yield thing
-        for name in _names(thing.__code__):
-            if name in thing.__globals__:
-                yield from _functions(thing.__globals__[name], seen)
-        for cell in thing.__closure__ or ():
-            with contextlib.suppress(ValueError):
-                yield from _functions(cell.cell_contents, seen)
+            yield from ((base.__name__, base) for base in thing.__bases__)
+            yield from ((f"{thing.__name__}.{name}", member) for name, member in vars(thing).items())
+    elif isinstance(thing, types.FunctionType):
+        if not _is_foreign(thing):
+            yield "__wrapped__", getattr(thing, "__wrapped__", None)
+            names = [name for code in _codes(thing.__code__) for name in _globals_named(code)]
+            yield from ((name, thing.__globals__[name]) for name in names if name in thing.__globals__)
+            for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+                with contextlib.suppress(ValueError):  # a cell that is still empty
+                    yield name, cell.cell_contents
+            yield from (("a default argument", value) for value in thing.__defaults__ or ())
+            yield from ((name, value) for name, value in (thing.__kwdefaults__ or {}).items())
+    elif not _is_foreign(type(thing)):  # an object of the learner's own class
+        yield type(thing).__name__, type(thing)
 
 
 def _codes(code: types.CodeType):
@@ -131,50 +191,43 @@ def _codes(code: types.CodeType):
             yield from _codes(constant)
 
 
-def _names(code: types.CodeType):
-    for one in _codes(code):
-        yield from one.co_names
-
-
-def _is_foreign(thing) -> bool:
-    module = sys.modules.get(getattr(thing, "__module__", None) or "")
-    path = getattr(module, "__file__", None)
-    return bool(path) and getattr(module, "__name__", "") != "__main__" and _installed(Path(path))
+def _globals_named(code: types.CodeType):
+    """`co_names` has the names of attributes too."""
+    return (one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
 
 def _written(answer) -> dict[tuple, str]:
     written = {}
-    for function in _functions(answer, set()):
-        text = "".join(linecache.getlines(function.__code__.co_filename))
-        if text:
-            written.update({code_key(code): text for code in _codes(function.__code__)})
+    for _, thing in _reach(answer):
+        if isinstance(thing, types.FunctionType) and not _is_foreign(thing):
+            path = thing.__code__.co_filename
+            if not _installed(path):  # a decorator from a package may have put its own function around the learner's
+                linecache.checkcache(path)
+                text = "".join(linecache.getlines(path))
+                written.update({code_key(code): text for code in _codes(thing.__code__)})
     return written
 
 
-def _globals_used(answer) -> dict:
-    return {
-        name: function.__globals__[name]
-        for function in _functions(answer, set())
-        for name in _names(function.__code__)
-        if name in function.__globals__
-    }
+def _values(answer):
+    """The data among all that an answer reaches: what is not code."""
+    code = (types.FunctionType, type, types.GetSetDescriptorType, types.MemberDescriptorType, *WRAPPERS)
+    return ((name, thing) for name, thing in _reach(answer) if not isinstance(thing, code))
 
 
 def _culprit(answer) -> str:
-    import cloudpickle
-
-    for name, value in _globals_used(answer).items():
-        if isinstance(value, (types.FunctionType, type, types.ModuleType)):
-            continue
+    for name, value in _values(answer):
         try:
-            cloudpickle.dumps(value)
+            _dump(value)
         except Exception:
             return name
     return ""
 
 
-def _largest(answer) -> tuple[str, int]:
-    import cloudpickle
+def _largest(answer) -> str:
+    def size(value) -> int:
+        try:
+            return len(_dump(value))
+        except Exception:
+            return LARGEST
 
-    sizes = {name: len(cloudpickle.dumps(value)) for name, value in _globals_used(answer).items()}
-    return max(sizes.items(), key=lambda item: item[1], default=("?", 0))
+    return max(((size(value), name) for name, value in _values(answer)), default=(0, "?"))[1]

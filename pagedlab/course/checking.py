@@ -9,7 +9,7 @@ from pagedlab.course.answer import CannotKeepError, pack
 from pagedlab.course.exercises import find
 from pagedlab.course.promise import Exercise, Failure
 from pagedlab.course.report import COLOUR, CheckResult, card
-from pagedlab.course.sandbox import judge_safely
+from pagedlab.course.sandbox import ALONE, judge_safely
 
 
 def check(exercise_id: str, answer) -> CheckResult:
@@ -35,8 +35,7 @@ def _check(exercise: Exercise, answer) -> CheckResult:
     try:
         packed = pack(answer)
     except CannotKeepError as error:
-        alone = "It works alone, in a fresh notebook"
-        return CheckResult(exercise.id, "failed", failures=(Failure(alone, str(error)),))
+        return CheckResult(exercise.id, "failed", failures=(Failure(ALONE, str(error)),))
     verdict = judge_safely(exercise.id, packed)
     if verdict.not_attempted:
         return CheckResult(exercise.id, "not attempted", notes=(_still_a_stub(verdict.not_attempted),))
@@ -52,7 +51,7 @@ def _check(exercise: Exercise, answer) -> CheckResult:
 
 
 def _wrong_kind(exercise: Exercise, answer) -> Failure | None:
-    got = f"check({exercise.id!r}, ...) was given {_article(type(answer).__name__)}"
+    got = f"check({exercise.id!r}, ...) was given {_called(answer)}"
     if exercise.kind == "class" and not isinstance(answer, type):
         return Failure("", "Hand over the class itself, not an object made from it.", got)
     if exercise.kind == "function" and (isinstance(answer, type) or not callable(answer)):
@@ -60,14 +59,16 @@ def _wrong_kind(exercise: Exercise, answer) -> Failure | None:
     return None
 
 
-def _article(noun: str) -> str:
+def _called(answer) -> str:
+    if answer is None or isinstance(answer, type):
+        return "None" if answer is None else f"the class {answer.__name__}"
+    noun = type(answer).__name__
     return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def _still_a_stub(where: str) -> str:
-    if where.startswith("line"):
-        return f"It still raises NotImplementedError ({where.split(':')[0]}). Write your answer there and take that line out."
-    return "It still raises NotImplementedError. Write your answer there and take that line out."
+    line = f" ({where.split(':')[0]})" if where.startswith("line") else ""
+    return f"It still raises NotImplementedError{line}. Write your answer there and take that line out."
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Progress:
 
 
 def progress() -> Progress:
-    """What has been done so far, over all lessons. Reads the learner's folder and changes nothing in it."""
+    """What has been done so far, over all lessons. Reads the learner's folder; a damaged file there is set aside."""
     notes: list[str] = []
     done = frozenset(name for name in MODULES if records.saved_answer(name, notes.append))
     return Progress(done, tuple(notes))

@@ -5,13 +5,21 @@ each promise, and when one is broken it looks for the smallest inputs that still
 message of that smallest case.
 """
 
-import time
+import math
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from time import monotonic  # this name, because an answer may put its own function in the place of time.monotonic
 from typing import Any
 
 from pagedlab.course.answer import code_key
+from pagedlab.course.words import count, error_text, plain, tell
+
+# An exercise needs these two as well, so they can be had from here.
+__all__ = ["Exercise", "Failure", "Judge", "NotAttempted", "Promise", "TimeUp", "Verdict", "Wrong", "promise"]
+__all__ += ["count", "tell"]
+
+FEWEST = 5  # inputs that are tried for a promise however slow the answer is
 
 
 class Wrong(Exception):
@@ -47,6 +55,11 @@ class Failure:
     where: str = ""
     printed: str = ""
     picture: str = ""
+
+    def __post_init__(self):
+        for one in fields(self):
+            if one.name != "picture":
+                object.__setattr__(self, one.name, plain(getattr(self, one.name)))
 
 
 @dataclass(frozen=True)
@@ -99,36 +112,38 @@ class Verdict:
 class Judge:
     """Tries an answer against an exercise's promises.
 
-    Two limits keep a check short. After `patience` seconds no new inputs are tried: a slow but right answer passes on
-    what was seen. After `shrink_seconds` more, the smallest story found so far is told as it is.
+    Three limits keep a check short. Each promise gets its share of two thirds of `seconds`; after that no new inputs
+    are tried, so that a slow but right answer passes on what was seen, which is at least FEWEST inputs a promise.
+    `shrink_seconds` after an input was found that breaks the promise, the smallest story so far is told as it is.
+    After `seconds` the answer counts as stuck.
     """
 
     def __init__(
         self,
         written: dict[tuple, str],
-        patience: float = 8.0,
+        seconds: float = math.inf,
         shrink_seconds: float = 3.0,
         printed: Callable[[], str] = lambda: "",
-        begin: Callable[[Promise], None] = lambda promise: None,
+        trying: Callable[[str, str], None] = lambda name, example: None,
     ):
         self.written = written  # the text of the learner's own functions (PackedAnswer.written)
-        self.patience, self.shrink_seconds = patience, shrink_seconds
+        self.seconds, self.shrink_seconds = seconds, shrink_seconds
         self.printed = printed  # returns what the answer has printed since it was last asked
-        self.begin = begin  # told of each promise before it is tried
+        self.trying = trying  # told the promise's name and the inputs before each try
 
     def judge(self, exercise: Exercise, answer) -> Verdict:
         verdict = Verdict()
-        self.started = time.monotonic()
-        for one in exercise.promises:
-            self.begin(one)
-            self.inputs: dict = {}
+        self.started = monotonic()
+        for number, one in enumerate(exercise.promises, 1):
+            self.enough_at = self.started + self.seconds * 2 / 3 * number / len(exercise.promises)
+            self.tried, self.example = 0, ""
             self.smallest: Failure | None = None
             try:
                 failure = self._try(one, answer)
             except NotAttempted as stub:
                 return Verdict(not_attempted=str(stub) or "it still raises NotImplementedError")
-            except TimeUp as up:
-                verdict.failures.append(self.smallest or self._stuck(one, up))
+            except (TimeUp, MemoryError) as up:
+                verdict.failures.append(self.smallest or self._failure(one, up))
                 return verdict
             if failure is None:
                 verdict.kept.append(one.name)
@@ -138,26 +153,29 @@ class Judge:
 
     def _try(self, one: Promise, answer) -> Failure | None:
         from hypothesis import HealthCheck, Phase, given, settings
-        from hypothesis.errors import Flaky
-
-        found_at = 0.0
-
-        def over() -> bool:
-            now = time.monotonic()
-            return now - found_at > self.shrink_seconds if self.smallest else now - self.started > self.patience
+        from hypothesis.errors import Flaky, HypothesisException, StopTest
 
         def body(**inputs):
-            nonlocal found_at
-            if over():
+            if self._over():
                 return
+            self.tried += 1
             self.printed()
-            self.inputs = inputs
+            # Told before the call, because the call may change what it is given.
+            self.example = ", ".join(f"{name} = {tell(value)}" for name, value in inputs.items())
+            self.trying(one.name, self.example)
             try:
                 one.holds(answer, **inputs)
-            except Exception as error:
-                found_at = found_at or time.monotonic()
-                self.smallest = self._failure(one, error, inputs)
+            except (HypothesisException, StopTest, TimeUp):  # the search's own ways to end a try
                 raise
+            except BaseException as error:
+                if self.smallest is None:
+                    self.found_at = monotonic()
+                self.smallest = self._failure(one, error)
+                if isinstance(error, Exception):
+                    raise
+                raise RuntimeError("the answer raised what no search may be ended by") from error
+            if monotonic() - self.started > self.seconds:  # the answer has swallowed TimeUp
+                raise TimeUp
 
         search = settings(
             derandomize=True,
@@ -173,7 +191,7 @@ class Judge:
         try:
             run()
         except Flaky:
-            if self.smallest and not over():
+            if self.smallest and not self._over():
                 return Failure(
                     one.name,
                     "The same call gave different results when it was made twice.",
@@ -185,24 +203,36 @@ class Judge:
                 raise
         return self.smallest
 
-    def _failure(self, one: Promise, error: Exception, inputs: dict) -> Failure:
-        where = self._where(error)
+    def _over(self) -> bool:
+        """Whether to try no more inputs."""
+        if self.smallest:
+            return monotonic() - self.found_at > self.shrink_seconds
+        return self.tried >= FEWEST and monotonic() > self.enough_at
+
+    def _failure(self, one: Promise, error: BaseException) -> Failure:
         printed = self.printed()
+        if any(self._is_stub(cause) for cause in _causes(error)):
+            raise NotAttempted(self._where(next(cause for cause in _causes(error) if self._is_stub(cause))))
         if isinstance(error, Wrong):
             return Failure(one.name, error.message, error.example, error.hint, "", printed, error.picture)
-        if isinstance(error, NotImplementedError) and self._last_frame_is_theirs(error):
-            raise NotAttempted(where)
-        example = ", ".join(f"{name} = {tell(value)}" for name, value in inputs.items())
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            return Failure(one.name, "Your answer asked for more memory than a check allows.", example,
-                           "Does a loop or a shape grow with each call?", where, printed)  # fmt: skip
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return Failure(one.name, f"Your answer raised {text}", example, "", where, printed)
+        where = self._where(error)
+        text, hint = error_text(error), ""
+        if isinstance(error, TimeUp):
+            message = "Your answer was still running when the time was over."
+            hint = "Which loop never reaches its end?"
+        elif isinstance(error, MemoryError) or "can't allocate memory" in text:
+            message = "Your answer asked for more memory than a check allows."
+            hint = "Does a loop or a shape grow with each call?"
+        elif where or not any(self.written.values()):
+            message = f"Your answer raised {text}"
+        else:  # it was raised later, in the promise that looked at the result
+            message = f"What your answer gave back could not be used: {text}"
+        return Failure(one.name, message, self.example, hint, where, printed)
 
-    def _stuck(self, one: Promise, up: TimeUp) -> Failure:
-        example = ", ".join(f"{name} = {tell(value)}" for name, value in self.inputs.items())
-        return Failure(one.name, "Your answer was still running when the time was over.", example,
-                       "Which loop never reaches its end?", self._where(up), self.printed())  # fmt: skip
+    def _is_stub(self, error: BaseException) -> bool:
+        """NotImplementedError from a line of the learner's; torch raises it too, for things it can't do."""
+        frames = _frames(error)
+        return isinstance(error, NotImplementedError) and bool(frames) and code_key(frames[-1][0]) in self.written
 
     def _where(self, error: BaseException) -> str:
         """The innermost line of the learner's own code on the way to `error`."""
@@ -210,26 +240,19 @@ class Judge:
             text = self.written.get(code_key(code))
             if text:
                 lines = text.splitlines()
-                line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+                line = lines[number - 1].strip() if 0 < (number or 0) <= len(lines) else ""
                 return f"line {number}: {line}"
         return ""
 
-    def _last_frame_is_theirs(self, error: BaseException) -> bool:
-        frames = _frames(error)
-        return bool(frames) and code_key(frames[-1][0]) in self.written
+
+def _causes(error: BaseException):
+    """An error, and those that were being handled when it was raised."""
+    seen = {}
+    while error is not None and id(error) not in seen:
+        seen[id(error)] = error
+        error = error.__context__ if error.__cause__ is None else error.__cause__
+    return seen.values()
 
 
 def _frames(error: BaseException) -> list[tuple]:
     return [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
-
-
-def count(number: int, noun: str) -> str:
-    """ "1 token", "2 tokens"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def tell(value, limit: int = 160) -> str:
-    """A short text for an input: the shape of a tensor, the repr of anything else."""
-    shape = getattr(value, "shape", None)
-    text = f"tensor{list(shape)}" if shape is not None else repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

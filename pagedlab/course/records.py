@@ -50,7 +50,7 @@ def save_answer(exercise: str, packed: PackedAnswer) -> Path:
         "payload": base64.b64encode(packed.payload).decode(),
     }
     write_atomic(path, json.dumps(saved, indent=1).encode())
-    write_atomic(path.with_suffix(".py"), packed.source.encode())
+    write_atomic(path.with_suffix(".py"), packed.source.encode("utf-8", "backslashreplace"))
     return path
 
 
@@ -68,7 +68,10 @@ def saved_answer(exercise: str, tell: Callable[[str], None] = lambda message: No
 
 def attempts(exercise: str, tell: Callable[[str], None] = lambda message: None) -> Attempts:
     def read(data) -> Attempts:
-        return Attempts(int(data["made"]), int(data["hints_shown"]))
+        counts = [data["made"], data["hints_shown"]]
+        if not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise ValueError("not counters")
+        return Attempts(*counts)
 
     return _read(_path("attempts", exercise), read, tell) or Attempts()
 
@@ -97,7 +100,7 @@ def _read(path: Path, read: Callable, tell: Callable[[str], None]):
         return None
     try:
         return read(json.loads(text))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         aside = _set_aside(path)
         tell(f"{path.name} was damaged. It is kept as {aside.name}; run the check again to replace it.")
         return None

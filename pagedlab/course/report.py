@@ -1,7 +1,7 @@
 """What a check says, as text and as HTML. The text says everything; the HTML only makes it easier to look at.
 
-The HTML leans on no script and no style sheet, so it reads the same in JupyterLab (light and dark, trusted or not), in an
-exported page, and where inline styles are dropped.
+The HTML leans on no script and no style sheet, so it reads the same in JupyterLab (light and dark, trusted or not), in
+an exported page, and where inline styles are dropped.
 """
 
 import base64

@@ -11,16 +11,22 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
+import warnings
 from dataclasses import dataclass
 
 from pagedlab.course.answer import PackedAnswer, unpack
 from pagedlab.course.promise import Failure, Judge, TimeUp, Verdict
+from pagedlab.course.words import error_text
 from pagedlab.paths import cache_dir
 
 SECONDS = 8.0  # when an answer counts as stuck; new inputs stop earlier (see Judge)
 GRACE = 3.0  # how long a child may take to say so before it is ended
+START = 120.0  # how long a child may take to load what it needs, which is no fault of the answer
 MEMORY = 2 * 2**30  # bytes on top of what the child has at its start; not enforced on macOS
 PRINTED = 2_000  # characters of the answer's own output that are kept
+
+ALONE = "It works alone, in a fresh notebook"  # the promise that every answer makes
 
 
 @dataclass(frozen=True)
@@ -34,44 +40,81 @@ def judge_safely(exercise_id: str, packed: PackedAnswer, limits: Limits = Limits
     context = _server()
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(theirs, exercise_id, packed, limits), daemon=True)
-    with _main_left_alone():
-        child.start()
-    theirs.close()
-    at = ""
     try:
-        while ours.poll(limits.seconds + GRACE):
-            kind, content = ours.recv()
-            if kind == "promise":
-                at = content
-            elif kind == "verdict":
-                return Verdict.from_dict(content)
-            else:
-                raise RuntimeError(f"the check itself failed, please report it:\n{content}")
-        stopped = f"Your answer was still running after {limits.seconds:.0f} seconds, so it was stopped."
-        return Verdict(failures=[Failure(at, stopped, hint="Which loop never reaches its end?")])
-    except EOFError:
-        child.join(GRACE)
-        ended = f"Your answer ended the whole process (exit code {child.exitcode})."
-        return Verdict(failures=[Failure(at, ended, hint="Does it call exit, or ask for very much memory?")])
+        with _main_left_alone():
+            child.start()
+        theirs.close()
+        return _listen(ours, child, limits)
     finally:
-        if child.is_alive():
-            child.kill()
-        child.join()
+        _end(child)
         ours.close()
 
 
 def warm_up() -> None:
     """Start the server in the background, so that a learner's first check doesn't wait for torch."""
-    from multiprocessing import forkserver
-
     _server()
-    forkserver.ensure_running()
+
+
+def _listen(pipe, child, limits: Limits) -> Verdict:
+    """Follow what the child says about its work, until it has a verdict or has had its time."""
+    name, example = "", ""  # the promise and the inputs it is at
+    deadline = time.monotonic() + START
+    try:
+        while pipe.poll(max(0.0, deadline - time.monotonic())):
+            kind, content = pipe.recv()
+            if kind == "ready":
+                deadline = time.monotonic() + limits.seconds + GRACE
+            elif kind == "trying":
+                name, example = content
+            elif kind == "verdict":
+                return Verdict.from_dict(content)
+            elif name:  # the answer has run, so it may have broken what the check stands on
+                hint = "Does it change something that Python itself needs? If not, please report this."
+                said = f"The check could not go on: {content.strip().splitlines()[-1]}"
+                return Verdict(failures=[Failure(name, said, example, hint)])
+            else:
+                raise RuntimeError(f"the check itself failed, please report it:\n{content}")
+    except (EOFError, OSError):  # the child is gone, perhaps in the middle of a word
+        child.join(GRACE)
+        ended = f"Your answer ended the whole process ({_exit(child.exitcode)})."
+        return Verdict(failures=[Failure(name, ended, example, "Does it call exit, or ask for very much memory?")])
+    if not name:
+        raise RuntimeError(f"the check did not start within {START:.0f} seconds")
+    stopped = f"Your answer was still running after {limits.seconds:.0f} seconds, so it was stopped."
+    return Verdict(failures=[Failure(name, stopped, example, "Which loop never reaches its end?")])
+
+
+def _exit(code: int | None) -> str:
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except (TypeError, ValueError):
+        return f"exit code {code}"
+
+
+def _end(child) -> None:
+    """End the child and every process it has left behind."""
+    if child.pid is None:  # never started
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.join()
+    child.close()
 
 
 def _server():
+    """The context to start children from. Its server is running when this returns."""
+    from multiprocessing import forkserver
+
     context = multiprocessing.get_context("forkserver")
     if sys.platform == "linux":  # elsewhere a process that has loaded torch may not be forked safely
         context.set_forkserver_preload(["pagedlab.course.preload"])
+    # Interrupting a notebook interrupts its whole group of processes. The server must outlive that even while it loads.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
 
 
@@ -91,12 +134,14 @@ def _main_left_alone():
 def _child(pipe, exercise_id: str, packed: PackedAnswer, limits: Limits) -> None:
     import traceback
 
+    os.setpgid(0, 0)  # a group of its own, so that what the answer starts can be ended with it
     try:
         with _quiet() as printed:
-            _limit_memory(limits.memory)
-            pipe.send(("verdict", _judge(pipe, exercise_id, packed, limits, printed).as_dict()))
+            verdict = _judge(pipe, exercise_id, packed, limits, printed)
+            pipe.send(("verdict", verdict.as_dict()))
     except BaseException:
         pipe.send(("error", traceback.format_exc()))
+    time.sleep(GRACE)  # the parent ends the whole group now; had this process gone first, it would miss the others
 
 
 def _judge(pipe, exercise_id, packed, limits, printed) -> Verdict:
@@ -106,14 +151,19 @@ def _judge(pipe, exercise_id, packed, limits, printed) -> Verdict:
 
     torch.set_num_threads(1)  # the same sums in the same order on every machine
     set_hypothesis_home_dir(cache_dir() / "hypothesis")  # not in the folder of the notebook
+    warnings.simplefilter("ignore")  # Python shows each only once, so whether a report has it would be chance
     judge = Judge(
         packed.written,
-        patience=limits.seconds * 2 / 3,
+        seconds=limits.seconds,
         printed=printed,
-        begin=lambda promise: pipe.send(("promise", promise.name)),
+        trying=lambda name, example: pipe.send(("trying", (name, example))),
     )
-    answer = unpack(packed.payload)
-    with _alarm(limits.seconds):
+    pipe.send(("ready", None))
+    with _limited(limits), _alarm(limits.seconds):
+        try:
+            answer = unpack(packed.payload)
+        except Exception as error:
+            return Verdict(failures=[Failure(ALONE, f"Your answer can't be loaded again: {error_text(error)}")])
         return judge.judge(exercise, answer)
 
 
@@ -122,6 +172,7 @@ def _alarm(seconds: float):
     def ring(*_):
         raise TimeUp
 
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM, signal.SIGINT])
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -131,30 +182,75 @@ def _alarm(seconds: float):
         signal.signal(signal.SIGALRM, before)
 
 
+class _Kept(io.RawIOBase):
+    """Takes everything that is printed and keeps the first of it: an endless loop may print for ever."""
+
+    def __init__(self):
+        self.first = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        self.first += bytes(data[: max(0, 4 * PRINTED + 4 - len(self.first))])
+        return len(data)
+
+
 @contextlib.contextmanager
 def _quiet():
     """Keep what the answer prints away from the notebook; yields a function that returns and forgets it."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    text = io.StringIO()
+    before = sys.stdout, sys.stderr
+    kept = file = None
 
     def printed() -> str:
-        said = text.getvalue()
-        text.seek(0)
-        text.truncate()
+        nonlocal kept, file
+        with contextlib.suppress(ValueError):  # closed by the answer
+            if file:
+                file.flush()
+        said = bytes(kept.first).decode("utf-8", "replace") if kept else ""
+        kept = _Kept()
+        file = io.TextIOWrapper(io.BufferedWriter(kept), "utf-8", "backslashreplace", write_through=True)
+        sys.stdout = sys.stderr = file
         return said if len(said) <= PRINTED else said[:PRINTED] + "…"
 
-    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+    printed()
+    try:
         yield printed
+    finally:
+        sys.stdout, sys.stderr = before
 
 
-def _limit_memory(extra: int) -> None:
-    if sys.platform != "linux":
-        return
+@contextlib.contextmanager
+def _limited(limits: Limits):
+    """Limits that hold even when the notebook's kernel is gone and nobody is left to end this process."""
     import resource
 
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    _lower(resource.RLIMIT_CPU, int(used + 8 * (limits.seconds + GRACE)))  # 8: an answer may use several threads
+    _lower(resource.RLIMIT_CORE, 0)
+    if sys.platform != "linux":
+        yield
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the server, which ends with the kernel
     with open("/proc/self/statm") as statm:
         now = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (now + extra, now + extra))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    before = _lower(resource.RLIMIT_AS, now + limits.memory)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)  # room to write the verdict
+
+
+def _lower(which: int, limit: int) -> tuple[int, int]:
+    """Set a soft limit, never above one that is in force already; returns what was in force."""
+    import resource
+
+    soft, hard = resource.getrlimit(which)
+    in_force = [value for value in (soft, hard) if value != resource.RLIM_INFINITY]
+    resource.setrlimit(which, (min([limit, *in_force]), hard))
+    return soft, hard

@@ -4,7 +4,7 @@ import numbers
 
 from hypothesis import strategies as st
 
-from pagedlab.course.promise import Exercise, Wrong, count, promise
+from pagedlab.course.promise import Exercise, Wrong, count, promise, tell
 
 TOKENS = st.integers(0, 200)
 BLOCK_SIZE = st.integers(1, 64)
@@ -15,7 +15,7 @@ def whole_number(result, call: str) -> int:
     if isinstance(result, bool) or not isinstance(result, numbers.Integral):
         raise Wrong(
             f"A number of blocks is a whole number; this is {type(result).__name__}.",
-            f"{call} returned {result!r}",
+            f"{call} returned {tell(result)}",
             "You can't hand out a part of a block. Which operator divides without leaving a fraction?",
         )
     return int(result)
