@@ -4,8 +4,6 @@ Every figure is drawn on opaque white with dark text, so it reads the same in a 
 says in words what it shows: as alternative text of the image, and as its `repr`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 
@@ -25,11 +23,32 @@ PARTS = {
 }
 
 
-def plot_memory_waste(runs: Sequence[MemoryRun]):
-    """Where the slots of the KV cache go, in percent: for each run our bar, and the paper's under it if it has one.
+class Picture:
+    """A matplotlib `figure` and what it shows in words. A notebook shows it when it is a cell's last line."""
 
-    Returns a matplotlib `Figure`, which a notebook shows when it is a cell's last line.
-    """
+    def __init__(self, figure, description: str):
+        self.figure = figure
+        self.description = description
+
+    def __repr__(self) -> str:
+        return self.description
+
+    def png(self) -> bytes:
+        """With a palette of 64 colours: a third of the size, and a notebook keeps every picture it shows."""
+        from PIL import Image
+
+        drawn, small = BytesIO(), BytesIO()
+        self.figure.savefig(drawn, format="png", facecolor="white")
+        Image.open(drawn).convert("RGB").quantize(64).save(small, format="png", optimize=True)
+        return small.getvalue()
+
+    def _repr_mimebundle_(self, **kwargs):
+        bundle = {"image/png": self.png(), "text/plain": self.description}
+        return bundle, {"image/png": {"alt": self.description}}
+
+
+def plot_memory_waste(runs: Sequence[MemoryRun]) -> Picture:
+    """Where the slots of the KV cache go, in percent: for each run our bar, and the paper's under it if it has one."""
     runs = list(runs)
     if not runs:
         raise ValueError("there is nothing to draw: give at least one MemoryRun")
@@ -57,15 +76,15 @@ def plot_memory_waste(runs: Sequence[MemoryRun]):
     axes.set_xlim(0, 100)
     axes.set_xlabel(f"% of the {runs[0].num_slots:,} slots of the KV cache")
     _legend(axes, [PARTS[part] for part in PARTS if part in used])
-    figure.description = "Percent of the KV cache's slots. " + " ".join(
+    description = "Percent of the KV cache's slots. " + " ".join(
         f"{label}: " + ", ".join(f"{PARTS[part][0]} {percent:.1f}" for part, percent in parts.items()) + "."
         for label, parts in bars
     )
-    return figure
+    return Picture(figure, description)
 
 
-def plot_block_sizes(runs: Mapping[int, MemoryRun]):
-    """Token share against block size: `runs` is what `sweep_block_sizes` returns. Returns a matplotlib `Figure`."""
+def plot_block_sizes(runs: Mapping[int, MemoryRun]) -> Picture:
+    """Token share against block size: `runs` is what `sweep_block_sizes` returns."""
     if not runs:
         raise ValueError("there is nothing to draw: give at least one block size")
     figure, axes = _figure(width=7, height=3.2)
@@ -80,14 +99,14 @@ def plot_block_sizes(runs: Mapping[int, MemoryRun]):
     axes.set_xlabel("block_size (slots)")
     axes.set_ylabel("token states, % of all slots")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.description = "Token states in percent of all slots, by block size. " + ", ".join(
+    description = "Token states in percent of all slots, by block size. " + ", ".join(
         f"{size}: {percent:.1f}" for size, percent in zip(sizes, percents, strict=True)
     )
-    return figure
+    return Picture(figure, description)
 
 
-def plot_memory_split(split: MemorySplit):
-    """One GPU's memory as one bar, in GB. Returns a matplotlib `Figure`."""
+def plot_memory_split(split: MemorySplit) -> Picture:
+    """One GPU's memory as one bar, in GB."""
     figure, axes = _figure(width=9, height=1.7)
     looks = {"weights": ("#56B4E9", "//"), "KV cache": ("#009E73", ""), "other": ("#FFFFFF", "..")}
     shares = split.shares()
@@ -102,27 +121,15 @@ def plot_memory_split(split: MemorySplit):
     axes.set_xlim(0, left)
     axes.set_xlabel("GB of GPU memory")
     _legend(axes, legend)
-    figure.description = "GPU memory: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-    return figure
+    description = "GPU memory: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+    return Picture(figure, description)
 
 
 def _figure(width: float, height: float):
-    # Figure itself, not pyplot: nothing has to be closed afterwards, and a notebook shows it once.
+    # Figure itself, not pyplot: nothing has to be closed afterwards, and a notebook does not show it twice.
     from matplotlib.figure import Figure
 
-    class Picture(Figure):
-        description = ""
-
-        def __repr__(self):
-            return self.description
-
-        def _repr_mimebundle_(self, **kwargs):
-            png = BytesIO()
-            self.savefig(png, format="png", facecolor="white")
-            bundle = {"image/png": png.getvalue(), "text/plain": self.description}
-            return bundle, {"image/png": {"alt": self.description}}
-
-    figure = Picture(figsize=(width, height), dpi=110, facecolor="white", layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=110, facecolor="white", layout="constrained")
     axes = figure.subplots()
     axes.set_facecolor("white")
     axes.tick_params(colors=INK, length=0)

@@ -35,6 +35,15 @@ def test_the_smallest_chunk_that_fits_is_used():
     assert small == 0
 
 
+def test_of_equal_chunks_the_lowest_is_used():
+    buddy = BuddyAllocator(16)
+    starts = [buddy.allocate(2) for _ in range(8)]
+    assert starts == list(range(0, 16, 2))
+    for start in (12, 4, 8):
+        buddy.free(start)
+    assert [buddy.allocate(2) for _ in range(3)] == [4, 8, 12]
+
+
 def test_a_pool_of_the_papers_size():
     buddy = BuddyAllocator(15_728)
     assert [size for _, size in buddy.free_chunks()] == [8192, 4096, 2048, 1024, 256, 64, 32, 16]

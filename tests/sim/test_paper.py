@@ -65,35 +65,35 @@ def test_table():
     assert len(table([]).splitlines()) == 2
 
 
-def bars(figure):
-    return [(bar.get_x(), bar.get_width(), bar.get_hatch()) for bar in figure.axes[0].patches]
+def bars(picture):
+    return [(bar.get_x(), bar.get_width(), bar.get_hatch()) for bar in picture.figure.axes[0].patches]
 
 
 def test_the_waste_picture_shows_the_numbers():
-    figure = plot_memory_waste([MAX, PAGED])
-    axes = figure.axes[0]
+    picture = plot_memory_waste([MAX, PAGED])
+    axes = picture.figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         "Orca (Max), ours",
         "Orca (Max), paper",
         "Paged, ours",
         "vLLM, paper",
     ]
-    assert [width for _, width, _ in bars(figure)[:4]] == pytest.approx([20, 14, 57, 9])
-    assert [left for left, _, _ in bars(figure)[:4]] == pytest.approx([0, 20, 34, 91])
-    assert len({hatch for _, _, hatch in bars(figure)[:4]}) == 4, "parts are told apart by colour alone"
+    assert [width for _, width, _ in bars(picture)[:4]] == pytest.approx([20, 14, 57, 9])
+    assert [left for left, _, _ in bars(picture)[:4]] == pytest.approx([0, 20, 34, 91])
+    assert len({hatch for _, _, hatch in bars(picture)[:4]}) == 4, "parts are told apart by colour alone"
     written = {text.get_text() for text in axes.texts}
     assert {"20.0", "14.0", "57.0", "9.0", "20.4", "57.3", "97.0", "96.3"} <= written
-    assert "Orca (Max), ours: token states 20.0, reserved 14.0" in repr(figure)
-    assert "vLLM, paper: token states 96.3, waste, not broken down in the paper 3.7" in repr(figure)
+    assert "Orca (Max), ours: token states 20.0, reserved 14.0" in repr(picture)
+    assert "vLLM, paper: token states 96.3, waste, not broken down in the paper 3.7" in repr(picture)
 
 
 def test_runs_without_a_bar_in_the_paper_stand_alone():
-    figure = plot_memory_waste([LARGE_BLOCKS])
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["Paged, block size 256, ours"]
+    picture = plot_memory_waste([LARGE_BLOCKS])
+    assert [label.get_text() for label in picture.figure.axes[0].get_yticklabels()] == ["Paged, block size 256, ours"]
 
 
 @pytest.mark.parametrize(
-    "figure",
+    "plot",
     [
         lambda: plot_memory_waste([MAX, PAGED]),
         lambda: plot_block_sizes({16: PAGED, 256: LARGE_BLOCKS}),
@@ -101,12 +101,12 @@ def test_runs_without_a_bar_in_the_paper_stand_alone():
     ],
     ids=["waste", "block sizes", "split"],
 )
-def test_a_notebook_shows_an_opaque_png_with_alternative_text(figure):
-    figure = figure()
-    data, metadata = figure._repr_mimebundle_()
+def test_a_notebook_shows_an_opaque_png_with_alternative_text(plot):
+    picture = plot()
+    data, metadata = picture._repr_mimebundle_()
     assert data["image/png"].startswith(b"\x89PNG")
     assert len(data["image/png"]) < 60_000
-    assert metadata["image/png"]["alt"] == data["text/plain"] == repr(figure) != ""
+    assert metadata["image/png"]["alt"] == data["text/plain"] == repr(picture) != ""
     pixels = imread(BytesIO(data["image/png"]))
     assert (pixels[0, 0] == 1).all(), "the corner is not white"
     assert pixels.shape[2] == 3 or (pixels[..., 3] == 1).all(), "not opaque"
