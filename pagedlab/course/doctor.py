@@ -37,7 +37,7 @@ PYTHONS = ((3, 10), (3, 13))
 FRONT_ENDS = {"anywidget": (0, 9), "@jupyter-widgets/jupyterlab-manager": (5, 0)}
 NEEDED_MEMORY = 2 * 2**30  # the model in float32, its caches, a notebook or two
 NEEDED_DISK = {"home": 50 * 2**20, "cache": 300 * 2**20}
-REINSTALL = "install the course again: python -m pip install --upgrade pagedlab"
+REINSTALL = "install the course again (in a checkout: make clean lab)"
 
 
 @dataclass(frozen=True)
