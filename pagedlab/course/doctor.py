@@ -5,6 +5,7 @@ different here and does no harm.
 """
 
 import json
+import os
 import platform
 import re
 import shutil
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from pagedlab.course.lab import THIS_PYTHON_FIRST
 from pagedlab.course.workspace import Workspace
 from pagedlab.paths import cache_dir, home
 
@@ -66,6 +68,7 @@ def run_doctor() -> int:
 
 
 def findings() -> Iterator[Finding]:
+    os.environ.update(THIS_PYTHON_FIRST)
     for check in CHECKS:
         try:
             yield from check()

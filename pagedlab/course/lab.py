@@ -32,6 +32,10 @@ OVERRIDES = {
 }
 
 
+# Kernels and widgets of this Python win over others the user has installed. `pagedlab doctor` looks the same way.
+THIS_PYTHON_FIRST = {"JUPYTER_PREFER_ENV_PATH": "1"}
+
+
 class LabError(PagedLabError):
     """JupyterLab cannot be started."""
 
@@ -85,6 +89,7 @@ def write_settings(folder: Path) -> Path:
 def environment(folder: Path, token: str) -> dict[str, str]:
     """What the server and its kernels find in their environment. The token stands here, not on a command line."""
     return {
+        **THIS_PYTHON_FIRST,
         "JUPYTER_TOKEN": token,
         "JUPYTER_CONFIG_DIR": str(folder / "jupyter" / "config"),
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "jupyter" / "user-settings"),
