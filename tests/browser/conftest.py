@@ -48,7 +48,7 @@ def open_notebook(lab, browser):
 
     yield open_one
     for page in pages:
-        page.close()
+        page.close()  # closing twice does no harm
 
 
 def pytest_terminal_summary(terminalreporter):

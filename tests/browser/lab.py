@@ -299,6 +299,11 @@ class NotebookPage:
         self.page.keyboard.press("d")
         self.page.wait_for_function(f"(left) => document.querySelectorAll('{_CELLS}').length === left", arg=left)
 
+    def save(self) -> None:
+        """The File menu's Save Notebook; returns when the tab no longer says that something is unsaved."""
+        self._menu("File", "^Save Notebook(?! As)")
+        self.page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab.jp-mod-dirty").wait_for(state="detached")
+
     def screenshot(self, name: str, folder: Path, locator: Locator | None = None) -> Path:
         """A picture of the page, or of one part of it; into `PAGEDLAB_SCREENSHOTS` if that is set."""
         folder = Path(os.environ.get("PAGEDLAB_SCREENSHOTS") or folder)

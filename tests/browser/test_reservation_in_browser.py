@@ -249,6 +249,24 @@ def test_it_can_be_read_in_both_themes_and_widths(lab, open_notebook, theme, tmp
     assert notebook.errors == []
 
 
+def test_a_saved_map_is_drawn_again_and_says_when_python_does_not_answer(lab, open_notebook):
+    lab.set_setting("@jupyter-widgets/jupyterlab-manager:plugin", {"saveState": True})
+    lab.write_notebook("saved.ipynb", [SETUP])
+    notebook = open_notebook("saved.ipynb")
+    notebook.run_all()
+    notebook.evaluate("w.max_len = 777")
+    expect_headline(notebook.page.get_by_test_id("reservation-map"), "8 of 8 requests fit")
+    notebook.save()
+    notebook.close()
+
+    notebook = open_notebook("saved.ipynb")  # a new kernel, which knows nothing of the widget
+    root = notebook.page.get_by_test_id("reservation-map")
+    expect(root.get_by_test_id("value")).to_have_text("777 slots each")
+    expect_headline(root, "8 of 8 requests fit")
+    root.get_by_test_id("more").click()
+    expect(root.get_by_test_id("reasons")).to_contain_text("run the cell again to reconnect")
+
+
 def test_nothing_left_the_machine_and_the_console_is_quiet(notebook, shown):
     assert notebook.left_the_machine == []
     assert notebook.errors == []
