@@ -14,12 +14,10 @@ def oracle():
     import transformers
 
     path = fetch()
-    read = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    del read.config.quantization_config  # it is marked as quantized and so could not be saved; its weights are float32
-    with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(read.config)
-    model.load_state_dict(read.state_dict(), assign=True)
-    model.tie_weights()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    # It is float32 now, but still marked as quantized, and so could not be saved.
+    model.hf_quantizer = None
+    del model.config.quantization_config
     return model.eval()
 
 
