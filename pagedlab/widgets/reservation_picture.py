@@ -129,16 +129,16 @@ def _row(state: dict, row: dict, y: float, selected: int) -> list[str]:
 
 
 def _name_tag(index: int, letter: str, x: float, y: float, width: float, solid: float) -> list[str]:
-    """The letter on the solid part of a strip where that is wide enough, and else on a tag just behind it, so that it
+    """The letter on the solid part of a strip where that is wide enough, and else on a tag behind it, so that it
     never makes the solid part look longer."""
     size = 10 + 8 * len(letter)
     style = {"size": 13, "weight": 700, "anchor": "middle"}
     middle = y + ROW / 2 + 4.5
     if solid >= size + 8:
         return [_text(x + 4 + size / 2, middle, letter, fill=ink_of(index), **style)]
-    if width < solid + size + 6:
+    if width < size + 8:
         return []
-    left = x + solid + 3
+    left = x + min(solid + 3, width - size - 5)
     return [
         f'<rect x="{left:.2f}" y="{y + 5}" width="{size}" height="{ROW - 10}" rx="4" fill="#FFFFFF" stroke="{MUTED}"/>',
         _text(left + size / 2, middle, letter, **style),

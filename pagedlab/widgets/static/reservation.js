@@ -185,8 +185,8 @@ function render({ model, el }) {
     );
     return group;
   }
-  // The letter stands on the solid part of a strip where that is wide enough, and else on a tag just behind it, so that
-  // it never makes the solid part look longer.
+  // The letter stands on the solid part of a strip where that is wide enough, and else on a tag behind it, so that it
+  // never makes the solid part look longer.
   function nameTag(index, letter, x, y, width, solid) {
     const size = 10 + 8 * letter.length;
     const text = (middle, fill) =>
@@ -196,8 +196,8 @@ function render({ model, el }) {
         letter,
       );
     if (solid >= size + 8) return [text(x + 4 + size / 2, `fill:${INKS[index % INKS.length]}`)];
-    if (width < solid + size + 6) return [];
-    const tag = { x: x + solid + 3, y: y + 5, width: size, height: ROW - 10, rx: 4, class: "plw-reservation-tag" };
+    if (width < size + 8) return [];
+    const tag = { x: x + Math.min(solid + 3, width - size - 5), y: y + 5, width: size, height: ROW - 10, rx: 4, class: "plw-reservation-tag" };
     return [drawing("rect", tag), text(tag.x + size / 2)];
   }
   function label(x, y, text) {
