@@ -296,7 +296,7 @@ def _frozen(value):
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}".rstrip(": ")  # many carry no words
 
 
 def _blocks_of(call: Call) -> tuple[int, ...]:
