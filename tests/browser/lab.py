@@ -77,7 +77,7 @@ class LabServer:
 
     def __enter__(self) -> "LabServer":
         with self._log_path.open("wb") as log:
-            # A session of its own, so that its kernels can be ended with it and nothing else is.
+            # A process group of its own, so that ending it ends nothing else. The server ends its kernels when it ends.
             self._process = subprocess.Popen(
                 [*self._command, f"--port={self._port}"],
                 env=self._env,
