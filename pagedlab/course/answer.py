@@ -94,16 +94,28 @@ class _Bounded(io.BytesIO):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle takes a function under functools.cache by its name only, which is nothing in a fresh notebook."""
+    """cloudpickle, and what functools has for caching.
+
+    A function under functools.cache would be taken by its name only, which is nothing in a fresh notebook; a
+    cached_property holds a lock up to Python 3.11.
+    """
 
     def reducer_override(self, thing):
         if type(thing) is CACHED and not _is_foreign(thing):
             return _cached, (thing.__wrapped__, *thing.cache_parameters().values())
+        if type(thing) is functools.cached_property:
+            return _cached_property, (thing.func, thing.attrname)
         return super().reducer_override(thing)
 
 
 def _cached(function, maxsize, typed):
     return functools.lru_cache(maxsize, typed)(function)
+
+
+def _cached_property(function, name):
+    made = functools.cached_property(function)
+    made.__set_name__(None, name)
+    return made
 
 
 def _dump(thing) -> bytes:
@@ -165,6 +177,9 @@ def _inside(thing):
     if isinstance(thing, WRAPPERS):
         parts = ("__wrapped__", "__func__", "__self__", "func", "args", "keywords", "fget", "fset", "fdel")
         yield from ((part, getattr(thing, part)) for part in parts if getattr(thing, part, None) is not None)
+    elif isinstance(thing, types.ModuleType):
+        if _is_own(thing):
+            yield from vars(thing).items()
     elif isinstance(thing, type):
         if not _is_foreign(thing):
             yield from ((base.__name__, base) for base in thing.__bases__)
