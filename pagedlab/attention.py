@@ -80,11 +80,15 @@ def partial_attention(
     # The scale comes last: a 16-bit query multiplied by it first would be rounded once more.
     scores = (q.to(dtype) @ keys.to(dtype).transpose(-1, -2)) * scale
     scores = scores.masked_fill(~visible, -math.inf)
-    lse = torch.logsumexp(scores, dim=-1)
-    weights = torch.exp(scores - _finite(lse).unsqueeze(-1))  # sum to 1, or are all 0 where nothing is visible
+    if keys.shape[-2] == 0:  # there is no largest of no scores
+        return q.new_zeros(q.shape, dtype=dtype), q.new_full(q.shape[:-1], -math.inf, dtype=dtype)
+    largest = _finite(scores.amax(dim=-1))
+    weights = torch.exp(scores - largest.unsqueeze(-1))
+    total = weights.sum(dim=-1)  # at least 1, the largest's own weight, or 0 where nothing is visible
+    weights = weights / total.clamp(min=1).unsqueeze(-1)
     # A weight of 0 is no protection: 0 * NaN is NaN. What nobody sees must be taken out of the values as well.
     seen = visible.any(dim=-2).unsqueeze(-1)
-    return weights @ values.to(dtype).masked_fill(~seen, 0), lse
+    return weights @ values.to(dtype).masked_fill(~seen, 0), largest + torch.log(total)
 
 
 def merge_partials(
@@ -109,12 +113,12 @@ def merge_partials(
     return share_a * out_a + share_b * out_b, lse
 
 
-def _finite(lse: torch.Tensor) -> torch.Tensor:
+def _finite(largest: torch.Tensor) -> torch.Tensor:
     """The same, with 0 for -inf. -inf - (-inf) is NaN; exp(-inf - 0) is the 0 that is meant.
 
     Only for use inside an exp. As a running maximum, 0 would swamp later scores that are all far below it.
     """
-    return lse.masked_fill(lse == -math.inf, 0)
+    return largest.masked_fill(largest == -math.inf, 0)
 
 
 def _check_heads(num_heads: int, keys: torch.Tensor, values: torch.Tensor) -> None:
