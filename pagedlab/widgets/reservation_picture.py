@@ -1,20 +1,17 @@
 """The reservation map as a still picture: what is shown where no live widget can be.
 
-It draws the same state with the same measures as `static/reservation.js`. An image cannot know whether the page around
-it is light or dark, so it brings its own light card.
+It draws the same state with the same measures as `static/reservation.js`.
 """
 
-from html import escape
 from textwrap import wrap
 
 from pagedlab.widgets.look import COLOURS, colour_of, ink_of
+from pagedlab.widgets.still import LINE, MUTED, TEXT, TRACK, card, rect, text
 
 WIDTH = 760
 PAD = 24  # between the card's edge and what is on it
 GUTTER = 52  # room for the number of a row's first slot
 ROW, GAP = 28, 6  # height of a row of slots, and the space below it
-
-TEXT, MUTED, LINE, TRACK = "#1F2328", "#59636E", "#D1D9E0", "#F3F5F7"
 
 # The four groups of slots: the pattern that stands for each, its name, and what it means.
 LEGEND = (
@@ -33,15 +30,15 @@ def picture(state: dict, selected: int = -1) -> str:
 
     body = []
     y = PAD + 16
-    body.append(_text(PAD, y, state["headline"], size=18, weight=600))
+    body.append(text(PAD, y, state["headline"], size=18, weight=600))
     for paragraph in filter(None, says):
         for line in wrap(paragraph, 100):
             y += 20
-            body.append(_text(PAD, y, line, size=13, fill=MUTED))
+            body.append(text(PAD, y, line, size=13, fill=MUTED))
 
     y += 24
-    body.append(_text(PAD, y + 4, f"max_len = {state['max_len']:,}", size=13, weight=600))
-    body.append(_text(WIDTH - PAD, y + 4, f"cache of {state['num_slots']:,} slots", 12, fill=MUTED, anchor="end"))
+    body.append(text(PAD, y + 4, f"max_len = {state['max_len']:,}", size=13, weight=600))
+    body.append(text(WIDTH - PAD, y + 4, f"cache of {state['num_slots']:,} slots", 12, fill=MUTED, anchor="end"))
     y += 18
     for row in state["rows"]:
         body += _row(state, row, y, selected)
@@ -54,10 +51,10 @@ def picture(state: dict, selected: int = -1) -> str:
     ):
         x = PAD + i * column
         body += _swatch(group, x, y, 14)
-        body.append(_text(x + 22, y + 12, name, size=13, weight=600))
-        body.append(_text(x, y + 38, percent, size=18, weight=600))
-        body.append(_text(x + 62, y + 38, f"{count:,} slots", size=12, fill=MUTED))
-        body.append(_text(x, y + 56, meaning, size=12, fill=MUTED))
+        body.append(text(x + 22, y + 12, name, size=13, weight=600))
+        body.append(text(x, y + 38, percent, size=18, weight=600))
+        body.append(text(x + 62, y + 38, f"{count:,} slots", size=12, fill=MUTED))
+        body.append(text(x, y + 56, meaning, size=12, fill=MUTED))
     y += 56 + 20
 
     body.append(f'<path d="M{PAD} {y} H{WIDTH - PAD}" stroke="{LINE}"/>')
@@ -65,18 +62,7 @@ def picture(state: dict, selected: int = -1) -> str:
     body += _queue(state, y)
     y += ROW + PAD - 4
 
-    title = escape(state["headline"])
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" '
-            'role="img" font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">',
-            f"<title>{title}</title>",
-            _patterns(),
-            f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{y - 1}" rx="8" fill="#FFFFFF" stroke="{LINE}"/>',
-            *body,
-            "</svg>",
-        ]
-    )
+    return card(state["headline"], WIDTH, y, _patterns(), body)
 
 
 def _row(state: dict, row: dict, y: float, selected: int) -> list[str]:
@@ -87,24 +73,24 @@ def _row(state: dict, row: dict, y: float, selected: int) -> list[str]:
 
     length = (row["end"] - row["start"]) * scale
     out = [
-        _text(PAD + GUTTER - 10, y + ROW / 2 + 4, f"{row['start']:,}", size=11, fill=MUTED, anchor="end"),
-        _rect(x_of(row["start"]), y, length, ROW, TRACK, rx=3),
+        text(PAD + GUTTER - 10, y + ROW / 2 + 4, f"{row['start']:,}", size=11, fill=MUTED, anchor="end"),
+        rect(x_of(row["start"]), y, length, ROW, TRACK, rx=3),
     ]
     for cell in row["cells"]:
         start, end = cell["pieces"][0][1], cell["pieces"][-1][2]
         x, width = x_of(start), (end - start) * scale
         if cell["request"] < 0:
-            out.append(_rect(x, y, width, ROW, "url(#free)", rx=3))
+            out.append(rect(x, y, width, ROW, "url(#free)", rx=3))
             if cell["named"] and width > 100:
                 free = f"{state['num_slots'] - state['fit'] * state['max_len']:,} free"
-                out.append(_rect(x + width / 2 - 46, y + 5, 92, ROW - 10, TRACK, rx=4))
-                out.append(_text(x + width / 2, y + ROW / 2 + 4, free, size=12, anchor="middle"))
+                out.append(rect(x + width / 2 - 46, y + 5, 92, ROW - 10, TRACK, rx=4))
+                out.append(text(x + width / 2, y + ROW / 2 + 4, free, size=12, anchor="middle"))
             continue
         request = state["requests"][cell["request"]]
         colour = colour_of(cell["request"])
         inset = 0.75 if width > 4 else 0  # a hairline between neighbours
-        out.append(_rect(x + inset, y, width - 2 * inset, ROW, "#FFFFFF"))
-        out.append(_rect(x + inset, y, width - 2 * inset, ROW, colour, opacity=0.14))
+        out.append(rect(x + inset, y, width - 2 * inset, ROW, "#FFFFFF"))
+        out.append(rect(x + inset, y, width - 2 * inset, ROW, colour, opacity=0.14))
         for group, piece_start, piece_end in cell["pieces"]:
             fill = {
                 "token_states": colour,
@@ -113,7 +99,7 @@ def _row(state: dict, row: dict, y: float, selected: int) -> list[str]:
             }[group]
             left = x_of(piece_start) + (inset if piece_start == start else 0)
             right = x_of(piece_end) - (inset if piece_end == end else 0)
-            out.append(_rect(left, y, right - left, ROW, fill))
+            out.append(rect(left, y, right - left, ROW, fill))
         if cell["named"]:
             group, _, piece_end = cell["pieces"][0]
             solid = x_of(piece_end) - x if group == "token_states" else 0
@@ -135,13 +121,13 @@ def _name_tag(index: int, letter: str, x: float, y: float, width: float, solid: 
     style = {"size": 13, "weight": 700, "anchor": "middle"}
     middle = y + ROW / 2 + 4.5
     if solid >= size + 8:
-        return [_text(x + 4 + size / 2, middle, letter, fill=ink_of(index), **style)]
+        return [text(x + 4 + size / 2, middle, letter, fill=ink_of(index), **style)]
     if width < size + 8:
         return []
     left = x + min(solid + 3, width - size - 5)
     return [
         f'<rect x="{left:.2f}" y="{y + 5}" width="{size}" height="{ROW - 10}" rx="4" fill="#FFFFFF" stroke="{MUTED}"/>',
-        _text(left + size / 2, middle, letter, **style),
+        text(left + size / 2, middle, letter, **style),
     ]
 
 
@@ -151,13 +137,13 @@ def _queue(state: dict, y: float) -> list[str]:
     for name, start, stop in (("Fit", 0, state["fit"]), ("Wait", state["fit"], len(state["requests"]))):
         if start == stop or x > WIDTH - 150:
             continue
-        out.append(_text(x, y + ROW / 2 + 4, f"{name} ({stop - start:,})", size=13, fill=MUTED))
+        out.append(text(x, y + ROW / 2 + 4, f"{name} ({stop - start:,})", size=13, fill=MUTED))
         x += 70
         for index in range(start, stop):
             request = state["requests"][index]
             width = 18 + 9 * len(request["letter"]) + (6 if request["cut"] else 0)
             if x + width > WIDTH - PAD - 20:
-                out.append(_text(x + 2, y + ROW / 2 + 4, "\u2026", size=13, fill=MUTED))
+                out.append(text(x + 2, y + ROW / 2 + 4, "\u2026", size=13, fill=MUTED))
                 x = WIDTH
                 break
             waits = name == "Wait"
@@ -168,7 +154,7 @@ def _queue(state: dict, y: float) -> list[str]:
                 f'<rect x="{x}.5" y="{y + 0.5}" width="{width - 1}" height="{ROW - 1}" rx="6" fill="{fill}"{dashes}/>'
             )
             middle = x + (width - (6 if request["cut"] else 0)) / 2
-            out.append(_text(middle, y + ROW / 2 + 4.5, request["letter"], 13, fill=ink, weight=700, anchor="middle"))
+            out.append(text(middle, y + ROW / 2 + 4.5, request["letter"], 13, fill=ink, weight=700, anchor="middle"))
             if request["cut"]:
                 out.append(_torn_edge(x + width - 5, y))
             x += width + 5
@@ -187,7 +173,7 @@ def _torn_edge(x: float, y: float) -> str:
 def _swatch(group: str, x: float, y: float, size: float) -> list[str]:
     fill = {"token_states": "#6E7781", "reserved": "url(#later)", "internal": "url(#never)", "external": "url(#free)"}
     return [
-        _rect(x, y, size, size, TRACK, rx=3),
+        rect(x, y, size, size, TRACK, rx=3),
         f'<rect x="{x + 0.5:.2f}" y="{y + 0.5:.2f}" width="{size - 1}" height="{size - 1}" rx="3" '
         f'fill="{fill[group]}" stroke="#6E7781"/>',
     ]
@@ -208,19 +194,3 @@ def _patterns() -> str:
         '<rect width="1" height="6" fill="#B6BEC7"/></pattern>'
     )
     return f"<defs>{''.join(out)}</defs>"
-
-
-def _rect(x: float, y: float, width: float, height: float, fill: str, rx: float = 0, opacity: float = 1) -> str:
-    round_corners = f' rx="{rx}"' if rx else ""
-    see_through = f' fill-opacity="{opacity}"' if opacity < 1 else ""
-    return (
-        f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(0, width):.2f}" height="{height}" fill="{fill}"'
-        f"{round_corners}{see_through}/>"
-    )
-
-
-def _text(x, y, content: str, size: int, fill: str = TEXT, weight: int = 400, anchor: str = "start") -> str:
-    return (
-        f'<text x="{x:.2f}" y="{y:.2f}" font-size="{size}" font-weight="{weight}" fill="{fill}" '
-        f'text-anchor="{anchor}">{escape(content)}</text>'
-    )
