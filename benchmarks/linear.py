@@ -13,8 +13,8 @@ import platform
 import time
 
 import torch
+import torch.nn.functional as F
 
-from pagedlab.attention import attention
 from pagedlab.model.linear import can_pack
 from pagedlab.model.load import load
 
@@ -22,14 +22,17 @@ from pagedlab.model.load import load
 def decode_step(model, rows: int, context: int):
     """One step for `rows` sequences of `context` tokens each. Their caches are random: the time is the same."""
     config = model.config
-    shape = (config.num_hidden_layers, rows, config.num_key_value_heads, context, config.head_dim)
+    num_kv_heads, head_dim = config.num_key_value_heads, config.head_dim
+    shape = (config.num_hidden_layers, rows, num_kv_heads, context, head_dim)
     keys, values = (torch.randn(shape, dtype=model.dtype) for _ in range(2))
     token_ids, positions = torch.arange(rows), torch.full((rows,), context - 1)
 
     def attend(layer, q, k, v):
+        """All sequences at once: they are equally long here. The query heads of a group are rows of one matrix."""
         keys[layer, :, :, -1], values[layer, :, :, -1] = k.transpose(0, 1), v.transpose(0, 1)
-        out = [attention(q[:, row : row + 1], keys[layer, row], values[layer, row]) for row in range(rows)]
-        return torch.cat(out, dim=1)
+        grouped = q.view(num_kv_heads, -1, rows, head_dim).permute(2, 0, 1, 3)  # [rows, num_kv_heads, group, head_dim]
+        out = F.scaled_dot_product_attention(grouped, keys[layer], values[layer])
+        return out.permute(1, 2, 0, 3).reshape(q.shape)
 
     def step():
         return model.logits(model.forward_tokens(token_ids, positions, attend))
