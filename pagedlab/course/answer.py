@@ -208,7 +208,7 @@ def _codes(code: types.CodeType):
 
 def _globals_named(code: types.CodeType):
     """`co_names` has the names of attributes too."""
-    return (one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    return (one.argval for one in dis.get_instructions(code) if "GLOBAL" in one.opname or one.opname == "LOAD_NAME")
 
 
 def _written(answer) -> dict[tuple, str]:

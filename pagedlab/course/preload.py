@@ -2,11 +2,19 @@
 
 import importlib
 
-import hypothesis  # noqa: F401
 import torch  # noqa: F401
+from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
 
-import pagedlab.course.promise  # noqa: F401
 from pagedlab.course.exercises import MODULES
+from pagedlab.course.promise import Exercise, Judge, promise
+from pagedlab.paths import cache_dir
+
+set_hypothesis_home_dir(cache_dir() / "hypothesis")  # not in the folder of the notebook
+
+# A search of a moment, because Hypothesis loads much of itself only when it is first used.
+_nothing = promise("It returns", number=st.integers(0, 9), examples=2)(lambda answer, number: None)
+Judge({}).judge(Exercise("", "", "function", "", (_nothing,), ()), None)
 
 for _module in dict.fromkeys(MODULES.values()):
     importlib.import_module(f"pagedlab.course.exercises.{_module}")

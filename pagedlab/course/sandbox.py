@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from dataclasses import dataclass
@@ -135,6 +136,7 @@ def _child(pipe, exercise_id: str, packed: PackedAnswer, limits: Limits) -> None
     import traceback
 
     os.setpgid(0, 0)  # a group of its own, so that what the answer starts can be ended with it
+    threading.Thread(target=_end_with_the_kernel, daemon=True).start()
     try:
         with _quiet() as printed:
             verdict = _judge(pipe, exercise_id, packed, limits, printed)
@@ -142,6 +144,13 @@ def _child(pipe, exercise_id: str, packed: PackedAnswer, limits: Limits) -> None
     except BaseException:
         pipe.send(("error", traceback.format_exc()))
     time.sleep(GRACE)  # the parent ends the whole group now; had this process gone first, it would miss the others
+
+
+def _end_with_the_kernel() -> None:
+    """A kernel that is restarted in the middle of a check can't end its children any more."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the alarm is for the main thread
+    multiprocessing.parent_process().join()
+    os.killpg(0, signal.SIGKILL)
 
 
 def _judge(pipe, exercise_id, packed, limits, printed) -> Verdict:
@@ -225,7 +234,7 @@ def _quiet():
 
 @contextlib.contextmanager
 def _limited(limits: Limits):
-    """Limits that hold even when the notebook's kernel is gone and nobody is left to end this process."""
+    """A limit on memory; and one on the processor's time, which ends an endless loop in C when the kernel has gone."""
     import resource
 
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
@@ -234,9 +243,6 @@ def _limited(limits: Limits):
     if sys.platform != "linux":
         yield
         return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the server, which ends with the kernel
     with open("/proc/self/statm") as statm:
         now = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     before = _lower(resource.RLIMIT_AS, now + limits.memory)
