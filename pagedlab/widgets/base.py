@@ -17,13 +17,13 @@ from pagedlab.widgets.table import TextTable
 _STATIC = Path(__file__).parent / "static"
 
 
-def esm(name: str) -> str:
-    """The JavaScript of a widget: the palette, the helpers all widgets share, and `static/NAME.js`.
+def esm(*names: str) -> str:
+    """The JavaScript of a widget: the palette, the helpers all widgets share, and `static/NAME.js` for each name.
 
     A front end loads this text as one module, which cannot import its neighbours, so they are put in front of it.
     """
     palette = f"const COLOURS = {json.dumps(COLOURS)};\nconst INKS = {json.dumps(INKS)};\n"
-    return palette + _static_text("common.js") + _static_text(f"{name}.js")
+    return palette + _static_text("common.js") + "".join(_static_text(f"{name}.js") for name in names)
 
 
 def css(name: str) -> str:
