@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 2 · Why does a contiguous cache waste most of its memory?
 #
-# *About 60 minutes. You will build the cache that servers used before paging, run a real model on it, and find out where
-# four fifths of its memory go.*
+# *About 60 minutes. You will build the cache that servers used before paging, run a real model on it, and find out
+# where four fifths of its memory go.*
 #
 # Lesson 1 ended with a cache that grows. It gives the right tokens. Can a server use it?
 
@@ -63,8 +63,8 @@ print(f"final size: {growing.num_tokens * 46_080 / 1e6:5.1f} MB, {growing.num_to
 print(f"written:    {sum(growing.written) / 1e6:5.1f} MB, in {len(growing.written)} steps")
 
 # %% [markdown]
-# Twenty times its size, for a short answer. The amount of a single step grows with everything before it, to store one
-# token of 46 KB. Drawn out to 2,000 tokens:
+# Twenty times its size, for a short answer. Each step stores one token of 46 KB, and writes everything before it too.
+# Drawn out to 2,000 tokens:
 
 # %%
 import matplotlib.pyplot as plt
@@ -85,8 +85,8 @@ for n in (100, 500, 1000, 2000):
     print(f"{n:5} tokens: the last step writes {n * 46_080 / 1e6:5.1f} MB, all steps together {total / 1e9:6.1f} GB")
 
 # %% [markdown]
-# Ninety gigabytes, to end up with 92 MB. There is a second price. While `cat` copies, the old tensor is still there: for
-# a moment the cache needs its memory twice.
+# Ninety gigabytes, to end up with 92 MB. And while `cat` copies, the old tensor is still there: for a moment, memory is
+# needed twice.
 
 # %% [markdown]
 # ## Room in advance
@@ -111,17 +111,17 @@ print(f"shape {list(so_far.shape)}, same address: {so_far.data_ptr() == address}
 # %%
 before = row.clone()
 row[:, 8:9] = torch.randn(3, 1, 64)
-print(f"error: no; shape {list(row.shape)}; changed: {not torch.equal(row, before)}")
+print(f"shape {list(row.shape)}, changed: {not torch.equal(row, before)}")
 
 # %% [markdown]
-# Nothing at all. Python cuts a slice that is too long, and PyTorch writes one token into zero slots without a word. The
-# model would go on with a hole in its memory. So a reserved cache has to count, and to refuse.
+# No error, and nothing written. A slice beyond the end is empty, and PyTorch writes one token into no slot without a word. The model
+# would go on with a hole in its memory. So a reserved cache has to count, and to refuse.
 
 # %% [markdown]
 # ## What does a slot cost?
 #
-# How long should the row be? That depends on what a slot costs. Per token, the cache keeps one key and one value of
-# `head_dim` numbers, in each layer, for each head that stores something.
+# For one token, the cache keeps a key and a value of `head_dim` numbers, in each layer, for each head that stores
+# something.
 #
 # ## Exercise 2.1 · What a token costs
 #
@@ -150,8 +150,8 @@ parts
 # %% [markdown]
 # ## Guess first
 #
-# OPT-13B has 40 layers and 40 kv heads of 128 numbers; the vLLM paper measured it in 16-bit numbers. Llama-3.1-8B is
-# four years of progress later: 32 layers, 32 query heads, but only 8 kv heads. How many times cheaper is its token?
+# OPT-13B, which the vLLM paper measured, has 40 layers and 40 kv heads of 128 numbers. Llama-3.1-8B came two years
+# later: 32 layers and 32 query heads, but only 8 kv heads, also of 128. How many times cheaper is its token?
 
 # %%
 from pagedlab.model.config import KNOWN_MODELS
@@ -161,8 +161,8 @@ for name, size in (("SmolLM2-135M", 4), ("OPT-13B", 2), ("Llama-3.1-8B", 2), ("L
     print(f"{name:14} {8 * size} bit  {cost:9,} bytes a token   2,048 slots: {2048 * cost / 1e9:5.2f} GB")
 
 # %% [markdown]
-# Six times cheaper, and most of it is sharing kv heads: without it Llama-3.1-8B would need four times as much. It
-# lowers the price of a slot. It does not change how many slots stand empty, which is today's question.
+# Six times cheaper, mostly because four query heads share a kv head. That lowers the price of a slot. It does not
+# change how many slots stand empty, which is today's question.
 
 # %% [markdown]
 # ## Exercise 2.2 · A cache that reserves its memory
@@ -193,7 +193,10 @@ class StaticCache:
         ### END SOLUTION
 
     def append(self, layer, row, keys, values):
-        """keys, values: [num_kv_heads, num_new, head_dim] -> (all keys, all values): [num_kv_heads, num_tokens, head_dim]"""
+        """keys, values: [num_kv_heads, num_new, head_dim].
+
+        Returns (all keys, all values) of the row: [num_kv_heads, num_tokens, head_dim] each.
+        """
         ### BEGIN SOLUTION
         start = self.stored[layer][row]
         end = start + keys.shape[1]
@@ -220,8 +223,8 @@ parts
 # %% [markdown]
 # ## The real model on it
 #
-# The model wants a cache of one sequence. `StaticRow` is a small adapter: it remembers which row it stands for, and
-# passes `append` and `num_tokens` on to your cache.
+# The model wants a cache of one sequence. `StaticRow` is a small adapter: it stands for one row, and passes `append`
+# and `num_tokens` on to your cache.
 
 # %%
 from pagedlab.cache.static import StaticRow
@@ -254,11 +257,11 @@ except CacheFullError as error:
 print("held after the error:", short.num_tokens(0))
 
 # %% [markdown]
-# Fifty: full to the last slot, and a clear end. (`free`, which the message speaks of, is in our own version. It lets
-# the next request have the row.)
+# Fifty: full to the last slot, then a clear error. (`free`, which it speaks of, is in our own version. It empties the
+# row for the next request.)
 #
-# A user whose answer stops in the middle of a sentence is not happy with clear ends. So which `max_len` is safe? Nobody
-# knows how long an answer gets until the model has written it. **A safe row is as long as the longest answer allowed.**
+# The user still got half an answer. Which `max_len` would have been safe? Nobody knows how long an answer gets until
+# the model has written it. **A safe row is as long as the longest sequence allowed.**
 
 # %%
 stored, slots = static.num_tokens, cache.keys[0].shape[2]
@@ -268,8 +271,8 @@ print(f"row of 2,048 slots: {2048 - stored:,} would be empty ({1 - stored / 2048
 # %% [markdown]
 # ## A GPU to fill
 #
-# Does it matter? Take the vLLM paper's example: OPT-13B on a GPU with 40 GB. The weights have to be there. Of what is
-# left, the paper gives 12 GB to the KV cache.
+# Does it matter? Take the vLLM paper's example: OPT-13B on a GPU with 40 GB. The weights must be there. Of the rest,
+# the KV cache gets 12 GiB, which is 12.9 GB.
 
 # %%
 from pagedlab.sim.memory_split import opt_13b_on_40_gb
@@ -292,7 +295,7 @@ num_slots = 12 * 2**30 // parts.kv_bytes_per_token(KNOWN_MODELS["OPT-13B"], 2)
 print(f"{num_slots:,} slots: {num_slots // 2048} requests of 2,048 slots, {num_slots % 2048:,} slots left over")
 
 # %% [markdown]
-# Seven. To write one token for each, the GPU reads all 26 GB of weights, and would read them just the same for thirty
+# Seven. To write one token for each, the GPU reads all 26 GB of weights, and would read just as much for thirty
 # requests. The cache decides how many share the trip.
 
 # %% [markdown]
@@ -366,13 +369,14 @@ print(tuple(parts.waste_breakdown(tiny, 16)))
 #
 # ## The reservation map
 #
-# Now the full size: 15,728 slots, and a queue of 24 requests, each caught half-way through its answer. Their lengths are
-# drawn so that they have the mean lengths of real chats.
+# Now the full size: 15,728 slots, and a queue of 24 requests, each caught half-way through its answer. Lengths are
+# drawn at random, around the means of real chats.
 
 # %%
 from pagedlab.sim.workload import ALPACA, SHAREGPT
 
-queue = [(request.prompt_tokens + request.output_tokens // 2, request.final_tokens) for request in SHAREGPT.requests(24)]
+requests = SHAREGPT.requests(24)
+queue = [(request.prompt_tokens + request.output_tokens // 2, request.final_tokens) for request in requests]
 print("(tokens now, tokens at the end):", queue[:4], "...")
 print("the longest will end with", max(final for _, final in queue), "tokens")
 
@@ -404,11 +408,12 @@ print(reservation_map.table())
 for max_len in (1536, 1024, 768, 512, 256):
     view = ReservationMap(queue, num_slots=num_slots, max_len=max_len, breakdown=parts.waste_breakdown)
     cut = sum(final > max_len for _, final in queue)
-    print(f"max_len {max_len:5,}: {len(view.admitted):2} fit, {cut:2} cut off, {view.waste.token_states / num_slots:.0%} useful")
+    useful = view.waste.token_states / num_slots
+    print(f"max_len {max_len:5,}: {len(view.admitted):2} fit, {cut:2} cut off, {useful:.0%} useful")
 
 # %% [markdown]
-# There is no good place. To the right, most slots are never used. To the left, answers are cut off. Requests differ, and
-# one length for all of them is wrong for nearly each.
+# There is no good place. To the right, most slots are never used. To the left, answers are cut off. Requests differ,
+# and one length for all suits nearly none.
 
 # %% [markdown]
 # ## Reserving with more wit
@@ -451,8 +456,8 @@ for run in runs:
     print(f"{run.policy:14} {run.shares.token_states:4.0%} of the slots hold tokens")
 
 # %% [markdown]
-# The oracle comes to 40 %. And there is a fourth line, which we did not explain. Here is all of it, with the numbers of the
-# paper's Figure 2 under ours.
+# The oracle comes to 40 %. The fourth line we have not explained yet. Here is where the other slots went, with the
+# paper's Figure 2 under each of ours.
 
 # %%
 from pagedlab.sim.paper import table
@@ -465,19 +470,19 @@ print(table(runs))
 
 # %% [markdown]
 # The paper's numbers: Kwon et al., SOSP 2023, [arXiv:2309.06180](https://arxiv.org/abs/2309.06180), Figures 2 and 13.
-# Its bars were measured on a real server; ours are simulated. They agree on the order, and mostly within a few points.
+# Its bars were measured on a real server; ours are simulated. The order is the same, and most numbers are within a few
+# points.
 #
-# Read it from the top. **max** loses more than half to slots that will never be used. **pow2** loses less inside, and
-# more outside: its pieces differ, and leave gaps. **oracle** has no internal waste at all.
+# **max** loses more than half to slots that will never be used. **pow2** loses less inside and more outside: its pieces
+# differ, and leave gaps. **oracle** loses nothing inside.
 
 # %% [markdown]
 # ## Why even the oracle fails
 #
 # First, nobody can build it: the model itself does not know where its answer ends until it writes the end.
 #
-# Second, look at its bar. A quarter is *reserved*: the slots are needed, but not yet. Another third is external: free,
-# and in pieces that fit nobody. Knowing the length helps against neither. **What costs so much is that a request takes
-# all its memory in one piece, and at the start.**
+# Second, its bar. A quarter is *reserved*: needed, but not yet. A third is external: free, in pieces that fit nobody.
+# Knowing the length helps against neither. **The price is for taking all memory in one piece, and at the start.**
 
 # %% [markdown]
 # ## What it does to the batch
@@ -491,8 +496,8 @@ for run in runs:
 # %% [markdown]
 # ## Guess first
 #
-# Alpaca is another workload: short instructions, short answers, 78 tokens on average. How many requests does **max** run
-# now?
+# Alpaca is another workload: short instructions, short answers, 78 tokens on average. How many requests does **max**
+# run now?
 
 # %%
 for policy in POLICIES:
@@ -511,8 +516,8 @@ for policy in POLICIES:
 # Write a sentence down. Then read on.
 
 # %% [markdown]
-# Cut the pool into small blocks of one size, 16 slots. Give a request a block when it has a token to put there. Any free
-# block will do, so no gap is too small. You counted such blocks in lesson 0:
+# Cut the pool into small blocks of one size: 16 slots. Give a request a block when it has a token to put there. Any
+# free block will do, so no gap is too small. You counted such blocks in lesson 0:
 
 # %%
 blocks = [parts.blocks_needed(num_tokens, 16) for num_tokens, _ in queue]
@@ -521,27 +526,28 @@ print(f"all 24 requests: {16 * sum(blocks):,} of {num_slots:,} slots, {sum(empty
 print(f"the most that one request leaves empty: {max(empty)} slots")
 
 # %% [markdown]
-# All 24 at once, none cut off, and half of the pool is free for more. That was the fourth line, **Paged**: 97 % of the slots
-# hold tokens. What stays empty is the end of each last block, never more than 15 slots.
+# All 24 at once, none cut off, and half of the pool free for more. That was the fourth line, **Paged**: 97 % of the
+# slots hold tokens. What stays empty is the end of each last block, never more than 15 slots.
 #
-# It cannot be had for nothing. A sequence is no longer in one piece, so somebody has to know which block belongs to
-# whom, and attention has to find its way. That is the next three lessons.
+# It has a price. A sequence is no longer in one piece, so somebody has to know which block belongs to whom, and
+# attention has to find its way. That is the next three lessons.
 
 # %% [markdown]
 # ## What the simulation leaves out
 #
 # - **Time.** A step is a step, however many requests share it. Nothing here says how many tokens a second a GPU makes.
-# - **Arrivals.** Our queue never runs dry. The paper's requests came at a fixed rate, so its paged batch is as large as
-#   the arrivals made it (30), and ours as large as the memory allows.
-# - **Real lengths.** Ours are drawn from fitted distributions; the paper's came from logs.
-# - **Scheduling.** First come, first served. When blocks run out, the latest request is thrown out and starts over;
-#   what that costs is lesson 7's question.
+# - **Arrivals.** Our queue never runs dry. The paper's requests came at a fixed rate: its paged batch is as large as
+#   the arrivals made it (30), ours as large as the memory allows (34).
+# - **Real lengths.** The paper's came from logs. Ours have the same means; how far they spread was fitted to one number
+#   of Figure 2, the 13.3 % reserved under max. The other numbers were not used.
+# - **Scheduling.** First come, first served. When blocks run out, the latest request leaves and is computed again; what
+#   that costs is for lesson 7.
 
 # %% [markdown]
 # ## What you learned
 #
 # - A cache that grows copies itself in every step. Reserving writes each token once, and has to refuse when it is full.
-# - A token costs 2 × layers × kv heads × head_dim numbers. Query heads cost nothing.
+# - A token costs 2 × layers × kv heads × head_dim numbers. Query heads add nothing.
 # - 12 GiB are 15,728 slots of OPT-13B: seven requests of 2,048.
 # - Empty slots are *reserved*, *internal* or *external*. A pool that reserves holds tokens in 20 to 40 % of its slots.
 # - Even an oracle wastes 60 %, because memory is taken in one piece and at the start.
@@ -551,11 +557,13 @@ print(f"the most that one request leaves empty: {max(empty)} slots")
 #
 # | idea | here | in vLLM |
 # |---|---|---|
-# | price of a token | `pagedlab/cache/accounting.py` | `page_size_bytes` of a `KVCacheSpec`, for a block |
+# | price of a token | `pagedlab/cache/accounting.py` | `page_size_bytes` of a `KVCacheSpec`: one block, one layer |
 # | static cache | `pagedlab/cache/static.py` | none: it was replaced by blocks |
-# | waste | `waste_breakdown` in `pagedlab/cache/accounting.py` | the usage figure in its metrics |
-# | reserving and paging, simulated | `pagedlab/sim/policies.py`, `pagedlab/sim/memory.py` | |
-# | the paper's numbers | `pagedlab/sim/paper.py` | sections 3.1 and 6.1 of [the paper](https://arxiv.org/abs/2309.06180) |
+# | waste | `pagedlab/cache/accounting.py` | the metric `vllm:kv_cache_usage_perc` counts blocks in use |
+# | reserving and paging, simulated | `pagedlab/sim/policies.py`, `pagedlab/sim/memory.py` | none |
+# | the paper's numbers | `pagedlab/sim/paper.py` | none |
+#
+# The paper: sections 3.1 and 6.1 of [arXiv:2309.06180](https://arxiv.org/abs/2309.06180).
 
 # %% [markdown]
 # ## Next
