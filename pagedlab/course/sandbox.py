@@ -64,6 +64,7 @@ def _listen(pipe, child, limits: Limits) -> Verdict:
         while pipe.poll(max(0.0, deadline - time.monotonic())):
             kind, content = pipe.recv()
             if kind == "ready":
+                name = ALONE  # the answer is being loaded
                 deadline = time.monotonic() + limits.seconds + GRACE
             elif kind == "trying":
                 name, example = content
@@ -171,6 +172,8 @@ def _judge(pipe, exercise_id, packed, limits, printed) -> Verdict:
     with _limited(limits), _alarm(limits.seconds):
         try:
             answer = unpack(packed.payload)
+        except TimeUp:
+            return Verdict(failures=[Failure(ALONE, "Loading your answer again was still running when time was up.")])
         except Exception as error:
             return Verdict(failures=[Failure(ALONE, f"Your answer can't be loaded again: {error_text(error)}")])
         return judge.judge(exercise, answer)

@@ -217,6 +217,32 @@ def test_nothing_is_left_behind(answer):
     assert open_files() == files
 
 
+def loaded(what):
+    if what == "for ever":
+        time.sleep(1000)
+    elif what == "never":
+        os._exit(3)
+    raise ValueError("not here")
+
+
+class Loaded:
+    """Does something when it is unpacked."""
+
+    def __init__(self, what):
+        self.what = what
+
+    def __reduce__(self):
+        return loaded, (self.what,)
+
+
+@pytest.mark.parametrize(
+    "what, says", [("for ever", "still running"), ("never", "exit code 3"), ("raises", "can't be loaded again")]
+)
+def test_an_answer_that_cannot_be_loaded_is_a_failure(what, says):
+    (failure,) = judge(Loaded(what)).failures
+    assert says in failure.message and failure.name == sandbox.ALONE
+
+
 def closes_stdout(n, b):
     sys.stdout.close()
     return -(-n // b)
