@@ -114,8 +114,8 @@ row[:, 8:9] = torch.randn(3, 1, 64)
 print(f"shape {list(row.shape)}, changed: {not torch.equal(row, before)}")
 
 # %% [markdown]
-# No error, and nothing written. A slice beyond the end is empty, and PyTorch writes one token into no slot without a word. The model
-# would go on with a hole in its memory. So a reserved cache has to count, and to refuse.
+# No error, and nothing written. A slice beyond the end is empty, and PyTorch writes one token into no slot without a
+# word. The model would go on with a hole in its memory. So a reserved cache has to count, and to refuse.
 
 # %% [markdown]
 # ## What does a slot cost?
