@@ -215,6 +215,15 @@ def test_answers_that_make_no_sense_are_recorded_too():
     assert recorder.steps[-1].state.ref_counts == (0, 0)
 
 
+def test_blocks_that_can_be_read_only_once():
+    recorder = Recorder(BlockAllocator(4))
+    blocks = recorder.allocate(3)
+    recorder.share(iter(blocks))
+    recorder.free(block for block in blocks[:2])
+    assert [step.calls[0].argument for step in recorder.steps[2:]] == [(0, 1, 2), (0, 1)]
+    assert recorder.steps[-1].state.ref_counts == (1, 1, 2, 0)
+
+
 def test_an_interrupted_step_is_recorded():
     recorder = Recorder(BlockAllocator(4), block_size=4)
     with pytest.raises(KeyboardInterrupt):
