@@ -29,6 +29,7 @@ def expect_tensor(
         raise Wrong(f"A tensor was expected; this is {type(got).__name__}.", f"{call} returned {got!r:.80}", hint)
     got = got.detach()
     if got.shape != want.shape:
+        _accuse(got, suspects, f"{call} returned a tensor of shape {list(got.shape)}; right is {list(want.shape)}")
         names = ", ".join(f"{axis}s" for axis in axes)
         raise Wrong(
             f"The result has the wrong shape: {list(got.shape)} where {list(want.shape)} is right ([{names}]).",
@@ -44,12 +45,18 @@ def expect_tensor(
     place = ", ".join(f"{axis} {index}" for axis, index in zip(axes, first, strict=True))
     example = f"{call}\nat {place} it gave {shown(got[first])}, right is {shown(want[first])}"
     example += f"\n({int(wrong.sum())} of {wrong.numel()} numbers differ)"
-    for suspect in suspects:
-        if suspect.tensor.shape == got.shape and torch.allclose(got, suspect.tensor, rtol=TOLERANCE, atol=TOLERANCE):
-            raise Wrong(suspect.message, example, suspect.hint)
+    _accuse(got, suspects, example)
     if got.isnan().any():
         raise Wrong("The result has NaN in it: not a number.", example, hint)
     raise Wrong(f"The numbers are wrong, first at {place}.", example, hint)
+
+
+def _accuse(got: torch.Tensor, suspects: tuple[Suspect, ...], example: str) -> None:
+    for suspect in suspects:
+        # An empty tensor looks like any other empty one, so it proves nothing.
+        same_shape = suspect.tensor.shape == got.shape and got.numel() > 0
+        if same_shape and torch.allclose(got, suspect.tensor.to(got.dtype), rtol=TOLERANCE, atol=TOLERANCE):
+            raise Wrong(suspect.message, example, suspect.hint)
 
 
 def expect_untouched(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor], call: str) -> None:

@@ -1,6 +1,7 @@
 """Lesson 01: attention for one new token, a cache that grows, and generating with it."""
 
 import math
+from dataclasses import replace
 
 import torch
 from hypothesis import strategies as st
@@ -65,6 +66,18 @@ def attend_mistakes(q, keys, values) -> tuple[Suspect, ...]:
         Suspect(
             mix(scaled.softmax(-1), each_k), "The keys were mixed, not the values.", "Keys only decide the weights."
         ),
+        Suspect(
+            mix(scaled[:, :-1].softmax(-1), each_v[:, :-1]),
+            "The newest token was left out.",
+            "A token attends to itself as well. Its key and value are the last of those given.",
+        ),
+        Suspect(
+            mix(
+                torch.einsum("hd,td->ht", q, keys[0]).div(math.sqrt(head_dim)).softmax(-1), values[:1].expand_as(each_v)
+            ),
+            "All query heads read the first kv head.",
+            f"Only heads 0 to {group - 1} do: head h reads kv head h // {group}.",
+        ),
         Suspect(values[:, -1].repeat_interleave(group, 0), "Only the newest token was read.", "All tokens count."),
     )
 
@@ -104,7 +117,7 @@ def attend_grouped(answer, seed, num_tokens, kv_heads, group, head_dim):
     )
 
 
-@promise("Large scores do no harm", examples=30, seed=SEED, num_tokens=TOKENS, size=st.sampled_from([300.0, 3_000.0]))
+@promise("Large scores do no harm", examples=30, seed=SEED, num_tokens=TOKENS, size=st.sampled_from([100.0, 200.0]))
 def attend_large(answer, seed, num_tokens, size):
     q, keys, values, call = attend_inputs(2, 2, num_tokens, 4, seed)
     q = q * size
@@ -124,6 +137,25 @@ def attend_pure(answer, seed, num_tokens):
     before = {name: tensor.clone() for name, tensor in given.items()}
     answer(q, keys, values)
     expect_untouched(before, given, call)
+
+
+@promise("Keys and values may be a part of something larger", examples=40, seed=SEED, num_tokens=TOKENS)
+def attend_views(answer, seed, num_tokens):
+    q, keys, values, call = attend_inputs(6, 2, num_tokens, 4, seed)
+    room = torch.full((2, 2, num_tokens + 3, 4), math.nan)  # nobody may read the rest of it
+    room[0, :, :num_tokens], room[1, :, :num_tokens] = keys, values
+    call += f"\nkeys and values are views, [:, :{num_tokens}] of tensors with room for {num_tokens + 3} tokens"
+    try:
+        got = answer(q.clone(), room[0, :, :num_tokens], room[1, :, :num_tokens])
+    except RuntimeError as error:
+        if "view size is not compatible" not in str(error):
+            raise
+        raise Wrong(
+            "`.view` needs numbers that lie side by side in memory, and here they don't.",
+            call,
+            "`.reshape` does the same, and copies where it must.",
+        ) from error
+    expect_tensor(got, right_attend(q, keys, values), call, ("head", "dimension"), "Use the shapes, not the memory.")
 
 
 # --- growing_cache ----------------------------------------------------------------------------------------------------
@@ -166,22 +198,47 @@ def appended(answer, layers: int, steps: list[int]):
             told.append(call)
             so_far[layer].append((keys, values))
             got = pair(cache.append(layer, keys.clone(), values.clone()), call)
+            if len(told) == 2 and getattr(got[0], "ndim", 0) == 3 and got[0].shape[1] > keys.shape[1]:
+                raise Wrong(
+                    f"{count(keys.shape[1], 'token')} went into a new cache, {got[0].shape[1]} came back.",
+                    "\n".join(told),
+                    "Either the new ones were stored and then joined once more, or something is left of another cache: "
+                    "a list in the class body is shared by all caches. Make it in __init__.",
+                )
             want = [torch.cat(parts, dim=1) for parts in zip(*so_far[layer], strict=True)]
             yield cache, "\n".join(told), layer, got, want
 
 
 @promise("Every token comes back, oldest first", steps=STEPS)
 def cache_keeps_order(answer, steps):
-    for _, told, _, got, want in appended(answer, 1, steps):
+    for (_, told, _, got, want), num_new in zip(appended(answer, 1, steps), steps, strict=True):
         for name, got_one, want_one in zip(("keys", "values"), got, want, strict=True):
-            newest_first = torch.cat([want_one[:, -1:], want_one[:, :-1]], dim=1)
+            before, new = want_one[:, :-num_new], want_one[:, -num_new:]
+            other = want[1] if name == "keys" else want[0]
             expect_tensor(
                 got_one,
                 want_one,
                 f"{told}\nits {name}:",
                 ("kv head", "token", "dimension"),
                 "Put the new tokens behind the old ones, along the tokens' dimension.",
-                (Suspect(newest_first, "The newest token came first.", "Old tokens first, new ones behind them."),),
+                (
+                    Suspect(
+                        torch.cat([new, before], dim=1),
+                        "The newest tokens came first.",
+                        "Old tokens first, new ones behind them: the order in torch.cat.",
+                    ),
+                    Suspect(
+                        new,
+                        "Only this step's tokens came back.",
+                        "Attention needs the old ones too: store what you have joined, and return that.",
+                    ),
+                    Suspect(
+                        before,
+                        "Only the tokens of earlier steps came back.",
+                        "A token attends to itself, so this step's tokens are needed too.",
+                    ),
+                    Suspect(other, f"The {name} are the other tensor's.", "Keys first, then values; one store each."),
+                ),
             )
 
 
@@ -198,11 +255,23 @@ def cache_separates_layers(answer, steps, layers):
             )
 
 
+@promise("A new cache holds no tokens", layers=LAYERS)
+def cache_starts_empty(answer, layers):
+    call = f"GrowingCache({layers}).num_tokens"
+    try:
+        empty = number(answer(layers), call)
+    except (TypeError, AttributeError, IndexError) as error:
+        raise Wrong(
+            "num_tokens can't be read before the first append.",
+            f"{call} raised {type(error).__name__}: {error}",
+            "There is no tensor yet whose tokens could be counted. The model asks all the same: the answer is 0.",
+        ) from error
+    if empty != 0:
+        raise Wrong(f"A new cache holds {count(empty, 'token')}.", f"{call} is {empty}", "Start at 0.")
+
+
 @promise("num_tokens counts the tokens of one layer", steps=STEPS, layers=LAYERS)
 def cache_counts(answer, steps, layers):
-    empty = number(answer(layers), f"GrowingCache({layers}).num_tokens")
-    if empty != 0:
-        raise Wrong("A new cache holds no tokens.", f"GrowingCache({layers}).num_tokens is {empty}", "Start at 0.")
     appends = 0
     for cache, told, _, _, want in appended(answer, layers, steps):
         appends += 1
@@ -212,7 +281,7 @@ def cache_counts(answer, steps, layers):
                 raise Wrong(
                     f"{count(right, 'token')} went in, but num_tokens is {got}.",
                     f"{told}\ncache.num_tokens is {got}",
-                    "Each token passes every layer once. Count it once.",
+                    "Each token passes every layer once: count it once. And a step may bring several tokens.",
                 )
 
 
@@ -231,16 +300,16 @@ def number(cache, call: str) -> int:
 
 @promise("Two caches know nothing of each other", examples=20, steps=STEPS)
 def caches_are_separate(answer, steps):
-    for _ in appended(answer, 2, steps):
-        pass
-    for _, told, _, got, want in appended(answer, 2, steps):
-        expect_tensor(
-            got[0],
-            want[0],
-            f"# after another cache was filled\n{told}\nits keys:",
-            ("kv head", "token", "dimension"),
-            "A list in the class body is shared by all caches. Make it in __init__. One list per layer, too.",
-        )
+    in_turn = zip(appended(answer, 2, steps), appended(answer, 2, steps), strict=True)
+    for both in in_turn:
+        for _, told, _, got, want in both:
+            expect_tensor(
+                got[0],
+                want[0],
+                f"# two caches, used in turn; this one:\n{told}\nits keys:",
+                ("kv head", "token", "dimension"),
+                "What is stored outside `self` is shared by all caches. Make every list in __init__.",
+            )
 
 
 # --- generate_cached --------------------------------------------------------------------------------------------------
@@ -249,21 +318,45 @@ def caches_are_separate(answer, steps):
 class Recorder:
     """The model, and a note of every call: what was fed, and whether the cache went along."""
 
-    def __init__(self, model, cache):
-        self.model, self.cache, self.fed, self.config = model, cache, [], model.config
+    def __init__(self, model, cache, eos_token_id):
+        self.model, self.cache, self.fed = model, cache, []
+        self.config = replace(model.config, eos_token_id=eos_token_id)
 
     def __call__(self, token_ids, cache=None, logits_to_keep=0):
-        ids = [int(token) for token in token_ids]
+        ids = self.flat(token_ids)
+        if not ids:
+            raise Wrong("The model was called without a token.", self.told([]), "There is always one to feed.")
         if cache is not self.cache:
+            which = "without the cache" if cache is None else "with another cache than the one it was given"
             raise Wrong(
-                "The model was called without the cache.",
-                f"{self.story()}\nmodel({shortened(ids)}) without cache",
-                "Hand the cache over in every call: model(token_ids, cache).",
+                f"The model was called {which}.",
+                f"{self.told(ids)[: -len(', cache)')]})" if cache is None else self.told(ids),
+                "Hand the same cache over in every call: model(token_ids, cache).",
             )
         self.fed.append(ids)
         if sum(map(len, self.fed)) > 500:
             raise Wrong("More than 500 tokens were fed.", self.story(), "When does the loop end?")
         return self.model(token_ids, cache, logits_to_keep)
+
+    def flat(self, token_ids) -> list[int]:
+        if isinstance(token_ids, torch.Tensor):
+            token_ids = token_ids.tolist()
+        if not isinstance(token_ids, list | tuple | range):
+            raise Wrong(
+                "The model was given a single id; it takes a list of them.",
+                f"{self.story()}\nmodel({token_ids!r:.60}, cache)".strip(),
+                "Put the id in brackets.",
+            )
+        if any(isinstance(token, list | tuple) or getattr(token, "ndim", 0) for token in token_ids):
+            raise Wrong(
+                "The model was given a list in a list.",
+                f"{self.story()}\nmodel({token_ids!r:.60}, cache)".strip(),
+                "This model reads one text at a time, so it takes one flat list of ids: no batch dimension.",
+            )
+        return [int(token) for token in token_ids]
+
+    def told(self, ids: list[int]) -> str:
+        return f"{self.story()}\nmodel({shortened(ids)}, cache)".strip()
 
     def story(self) -> str:
         return "\n".join(f"model({shortened(ids)}, cache)" for ids in self.fed)
@@ -278,10 +371,11 @@ NEW = st.integers(0, 6)
 
 
 def generated(answer, prompt, num_new, seed=0):
-    """Run the answer; returns its ids as a list, the recorder, and how the call reads."""
+    """Run the answer; returns its ids as a list, the right ones, the recorder, and how the call reads."""
     model = tiny_llama(seed=seed)
     cache = GrowingCache(model.config.num_hidden_layers)
-    recorder = Recorder(model, cache)
+    right = generate(model, list(prompt), num_new)
+    recorder = Recorder(model, cache, eos_token_id=right[0] if right else None)  # no reason to stop: none was agreed
     call = f"generate_cached(model, {prompt}, {num_new}, cache)"
     given = list(prompt)
     result = answer(recorder, given, num_new, cache)
@@ -292,7 +386,7 @@ def generated(answer, prompt, num_new, seed=0):
             "`prompt_ids += ...` and `.append` write into the list they were given. Make a new list.",
         )
     try:
-        return [int(token) for token in result], recorder, call
+        return [int(token) for token in result], right, recorder, call
     except TypeError:
         raise Wrong(
             "A list of token ids was expected.", f"{call} returned {result!r:.60}", "Collect the new ids in a list."
@@ -301,32 +395,36 @@ def generated(answer, prompt, num_new, seed=0):
 
 @promise("Exactly the asked number of new ids", prompt=PROMPT, num_new=NEW)
 def returns_new_ids(answer, prompt, num_new):
-    got, _, call = generated(answer, prompt, num_new)
+    got, _, _, call = generated(answer, prompt, num_new)
     if got[: len(prompt)] == prompt and len(got) == len(prompt) + num_new:
         raise Wrong("The prompt came back too.", f"{call} returned {got}", "Return the new ids only.")
     if len(got) != num_new:
         raise Wrong(
             f"{count(num_new, 'new id')} asked for, {len(got)} given.",
             f"{call} returned {got}",
-            "The prompt's own call already gives the first new id.",
+            "The prompt's own call already gives the first new id. And nothing ends the text early."
+            if num_new
+            else "Asked for none, give none. What does your code do before its loop?",
         )
 
 
 @promise("The same ids as without a cache", prompt=PROMPT, num_new=NEW, seed=st.integers(0, 5))
 def same_as_uncached(answer, prompt, num_new, seed):
-    got, recorder, call = generated(answer, prompt, num_new, seed)
-    want = generate(tiny_llama(seed=seed), prompt, num_new)
+    got, want, recorder, call = generated(answer, prompt, num_new, seed)
     if got != want:
+        first = next((i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), 0)
         raise Wrong(
             "With the cache, other text is written than without.",
             f"{call}\n{recorder.story()}\ngave {got}, without a cache it is {want}",
-            "Every token must pass the model exactly once, in order. The next id comes from the last row of logits.",
+            "The first new id is right, a later one isn't. Each token must pass the model once, in order."
+            if first
+            else "The very first id is wrong. It comes from the last row of the prompt's logits, by argmax.",
         )
 
 
 @promise("No token is computed twice", prompt=PROMPT, num_new=st.integers(1, 6))
 def nothing_twice(answer, prompt, num_new):
-    _, recorder, call = generated(answer, prompt, num_new)
+    _, _, recorder, call = generated(answer, prompt, num_new)
     fed = sum(map(len, recorder.fed))
     if fed > len(prompt) + num_new:
         raise Wrong(
@@ -338,7 +436,7 @@ def nothing_twice(answer, prompt, num_new):
 
 @promise("The whole prompt in one call", prompt=st.lists(st.integers(0, 96), min_size=2, max_size=8))
 def prompt_at_once(answer, prompt):
-    _, recorder, call = generated(answer, prompt, 2)
+    _, _, recorder, call = generated(answer, prompt, 2)
     if not recorder.fed or len(recorder.fed[0]) != len(prompt):
         first = len(recorder.fed[0]) if recorder.fed else 0
         raise Wrong(
@@ -354,7 +452,7 @@ EXERCISES = (
         title="One new query against everything stored",
         kind="function",
         reference="pagedlab.attention:attend",
-        promises=(attend_plain, attend_grouped, attend_large, attend_pure),
+        promises=(attend_plain, attend_grouped, attend_large, attend_views, attend_pure),
         hints=(
             "Four steps: a score for every stored token, scale, softmax, weighted sum of the values.",
             "Start with as many query heads as kv heads: scores[h, t] is the dot product of q[h] and keys[h, t].",
@@ -369,7 +467,7 @@ EXERCISES = (
         title="A cache that grows",
         kind="class",
         reference="pagedlab.cache.growing:GrowingCache",
-        promises=(cache_keeps_order, cache_separates_layers, cache_counts, caches_are_separate),
+        promises=(cache_keeps_order, cache_separates_layers, cache_starts_empty, cache_counts, caches_are_separate),
         hints=(
             "Keep two lists with one entry per layer: its keys and its values.",
             "`torch.cat([old, new], dim=1)` puts new tokens behind old ones. At the first append there is no old one.",
