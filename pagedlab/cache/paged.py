@@ -146,6 +146,7 @@ class PagedSequence:
         if getattr(allocator, "num_blocks", pool.num_blocks) > pool.num_blocks:
             raise ValueError(f"the allocator has {allocator.num_blocks} blocks, the pool only {pool.num_blocks}")
         self.pool, self.allocator, self.table = pool, allocator, table
+        self.num_layers = pool.num_layers  # so that a model with another number of layers is refused
         self._slot_mapping, self._write, self._attend, self._gather = slot_mapping, write, attend, gather
         self.num_tokens = 0
         """Tokens whose keys and values every layer holds."""

@@ -24,7 +24,8 @@ class KVCache(Protocol):
         attend(layer, q, keys, values) -> [num_heads, num_new, head_dim]
 
     as well, which stores the new keys and values and attends over everything stored. Where there is an `attend`, the
-    model uses it and never calls `append`.
+    model uses it and never calls `append`. A cache that says for how many layers it was made (`num_layers`) is refused
+    by a model with another number.
     """
 
     num_tokens: int

@@ -174,6 +174,9 @@ class Llama:
         if logits_to_keep < 0:
             raise ValueError(f"logits_to_keep must be 0 (all) or more, not {logits_to_keep}")
         cache = NoCache() if cache is None else cache
+        layers_in_cache = getattr(cache, "num_layers", len(self.layers))  # a cache need not tell
+        if layers_in_cache != len(self.layers):
+            raise ValueError(f"the model has {len(self.layers)} layers, but the cache was made for {layers_in_cache}")
         token_ids = torch.as_tensor(token_ids, device=self.device)
         positions = cache.num_tokens + torch.arange(token_ids.numel(), device=self.device)
         hidden = self.forward_tokens(token_ids, positions, _attend_through(cache))

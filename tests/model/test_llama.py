@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagedlab.attention import attend
+from pagedlab.cache.allocator import BlockAllocator
 from pagedlab.cache.growing import GrowingCache
+from pagedlab.cache.paged import PagedKVCache, PagedSequence
 from pagedlab.cache.protocol import Contiguous, NoCache
 from pagedlab.model.load import load
 from pagedlab.model.tiny import tiny_llama
@@ -185,6 +187,14 @@ def test_a_cache_that_loses_or_doubles_tokens_is_noticed():
     torn.append(0, torch.zeros(2, 3, 8), torch.zeros(2, 3, 8))
     with pytest.raises(ValueError, match="held 0 tokens and was given 1 more, but layer 0 gave back 4, not 1"):
         tiny_llama()([1], torn)
+
+
+def test_a_cache_made_for_another_number_of_layers_is_refused():
+    pool = PagedKVCache(3, 4, 2, 4, 8)
+    allocator = BlockAllocator(4)
+    with pytest.raises(ValueError, match="the model has 2 layers, but the cache was made for 3"):
+        tiny_llama()([1, 2], PagedSequence(pool, allocator))
+    assert allocator.num_free == 4
 
 
 def test_attention_of_another_shape_is_noticed():
