@@ -142,7 +142,7 @@ def _words(width: float, num_blocks: int, block_size: int) -> tuple[int, int, fl
             slot = (width - beside) / (per_line * (1 + columns))
             if slot < (40 if columns == 1 else 46):
                 break
-            found = per_line, columns, min(slot, 64)
+            found = per_line, columns, min(slot, 76)
             if ceil(num_blocks / columns) * (SLOT * ceil(block_size / per_line) + BETWEEN) <= COLUMN_HIGH:
                 break
         if found:
@@ -151,9 +151,9 @@ def _words(width: float, num_blocks: int, block_size: int) -> tuple[int, int, fl
 
 
 def _cells(width: float, high: Callable[[int, int], float]) -> tuple[int, int]:
-    """The largest cell, and how many make a row, so that all are at most `BLOCKS_HIGH`; else the smallest cell."""
+    """The largest cell, and how many make a row, that keep all within `BLOCKS_HIGH`; else the smallest cell."""
     for cell in CELLS:
         row = max([row for row in ROWS if row * cell <= width], default=1)
-        if high(row, cell) <= BLOCKS_HIGH:
+        if high(row, cell) <= BLOCKS_HIGH and row >= 4:
             break
     return cell, row

@@ -36,6 +36,7 @@ ALARM = "#D55E00"  # what is wrong: also said in words, and marked with "!"
 CHANGED = "#0072B2"  # what the step changed: also drawn with a double frame
 NOBODY = "#8C959F"  # in use, by nobody whose table is known
 MOST_FREE = 24  # of the free list that are written out
+_DASHED = f'stroke="{LINE}" stroke-dasharray="3 3"'  # where nobody has anything
 SMALL = 22  # cells below this size have no words in them
 
 
@@ -200,12 +201,13 @@ class _Picture:
                 texts = self.state.sequences[sequence].texts
                 word = shortened(texts[position] if position < len(texts) else "", wide)
                 word = word or f"{self.labels[sequence]}{position}"
-                out.append(_haloed(left + wide / 2, top + 25, word, 12, TEXT, "middle", len(owners) > 1))
-            else:
-                dashes = "" if owners else ' stroke-dasharray="3 3"'
                 out.append(
-                    f'<rect x="{left + 0.5:.2f}" y="{top + 0.5}" width="{wide - 1:.2f}" height="{SLOT - 3}" rx="3" '
-                    f'fill="{TRACK if owners else "none"}" stroke="{LINE}"{dashes}/>'
+                    _haloed(left + wide / 2, top + 25, word, 12, TEXT, "middle", "#FFFFFF" if len(owners) > 1 else "")
+                )
+            else:
+                look = f'fill="{TRACK}" stroke="{LINE}"' if owners else f'fill="none" {_DASHED}'
+                out.append(
+                    f'<rect x="{left + 0.5:.2f}" y="{top + 0.5}" width="{wide - 1:.2f}" height="{SLOT - 3}" rx="3" {look}/>'
                 )
             out.append(text(left + 4, top + 10, str(first + offset), 9, fill=MUTED))
         return out
@@ -254,16 +256,19 @@ class _Picture:
         ink = MUTED
         if cell.owners or count > 0:
             ink = (ink_of(cell.owners[0]) if cell.owners else TEXT) if share == 1 else TEXT
+        halo = (
+            "#FFFFFF" if share < 1 else colour_of(cell.owners[0]) if cell.owners and self.is_shared(cell.block) else ""
+        )
         middle, out = cell.x + cell.size / 2, []
         large = cell.size >= 36
         label, corner = (cell.label, cell.corner if large else "") if cell.label else (cell.corner, "")
         down = 8 if corner else 4.5
         size = 13 if large else 11 if cell.size >= 28 else 9.5
-        out.append(_haloed(middle, cell.y + cell.size / 2 + down, label, size, ink, "middle", share < 1, 700))
+        out.append(_haloed(middle, cell.y + cell.size / 2 + down, label, size, ink, "middle", halo, 700))
         if corner:
-            out.append(_haloed(cell.x + 4, cell.y + 12, corner, 10, ink, "start", share < 1))
+            out.append(_haloed(cell.x + 4, cell.y + 12, corner, 10, ink, "start", halo))
         if large and cell.corner and count > 1:
-            out.append(_haloed(cell.x + cell.size - 3, cell.y + 12, f"\u00d7{count}", 10, ink, "end", share < 1, 700))
+            out.append(_haloed(cell.x + cell.size - 3, cell.y + 12, f"\u00d7{count}", 10, ink, "end", halo, 700))
         return out
 
     def is_shared(self, block: int) -> bool:
@@ -373,7 +378,10 @@ class _Picture:
         out, x = [], PAD
         for kind, says in items:
             fill = {"token": (COLOURS[0], 0.3), "shared": (COLOURS[0], 0.3), "used": (NOBODY, 1)}.get(kind, (TRACK, 1))
-            out.append(rect(x, y, 16, 16, fill[0], rx=3, opacity=fill[1]))
+            if kind == "free" and self.at.left == "words":
+                out.append(f'<rect x="{x + 0.5}" y="{y + 0.5}" width="15" height="15" rx="3" fill="none" {_DASHED}/>')
+            else:
+                out.append(rect(x, y, 16, 16, fill[0], rx=3, opacity=fill[1]))
             if kind == "shared":
                 out.append(rect(x, y, 16, 16, "url(#shared)", rx=3))
             if kind in ("changed", "wrong", "empty"):
@@ -479,16 +487,18 @@ def _owners(labels: list[str], owners: list[int]) -> str:
 
 def _tag(x: float, y: float, label: str, owners: list[int], width: float = 24) -> list[str]:
     """A sequence's letter on its colour; hatched for several."""
-    out = [rect(x, y, width, 22, colour_of(owners[0]), rx=5)]
+    out, colour = [rect(x, y, width, 22, colour_of(owners[0]), rx=5)], ""
     if len(owners) > 1:
         out.append(rect(x, y, width, 22, "url(#shared)", rx=5))
-    out.append(text(x + width / 2, y + 16, label, 13, fill=ink_of(owners[0]), weight=700, anchor="middle"))
+        colour = colour_of(owners[0])
+    out.append(_haloed(x + width / 2, y + 16, label, 13, ink_of(owners[0]), "middle", colour, 700))
     return out
 
 
-def _haloed(x, y, content: str, size: float, fill: str, anchor: str, halo: bool, weight: int = 400) -> str:
+def _haloed(x, y, content: str, size: float, fill: str, anchor: str, halo: str, weight: int = 400) -> str:
+    """Text with an edge of the colour `halo`, to be read on stripes."""
     plain = text(x, y, content, size, fill=fill, anchor=anchor, weight=weight)
-    return plain.replace("<text ", '<text paint-order="stroke" stroke="#FFFFFF" stroke-width="3" ') if halo else plain
+    return plain.replace("<text ", f'<text paint-order="stroke" stroke="{halo}" stroke-width="3" ') if halo else plain
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str, thick: float) -> str:
