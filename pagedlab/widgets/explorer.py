@@ -3,7 +3,7 @@
 It draws what a `pagedlab.cache.recorder.Recorder` has seen, of any allocator and any tables, the learner's included.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import traitlets
 
@@ -171,7 +171,8 @@ def describe_block(state: PoolState, block: int) -> str:
 def _read_steps(recording) -> tuple[Step, ...]:
     if isinstance(recording, PoolState):
         recording = (Step(0, "start", None, (), (), None, "One moment.", recording),)
-    steps = tuple(getattr(recording, "steps", recording))
+    steps = getattr(recording, "steps", recording)
+    steps = tuple(steps) if isinstance(steps, Iterable) else ()
     if not steps or not all(isinstance(step, Step) for step in steps):
         raise ValueError(f"expected a Recorder, its steps, or a PoolState; got {type(recording).__name__}")
     num_blocks = steps[-1].state.num_blocks

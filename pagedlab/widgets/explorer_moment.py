@@ -149,11 +149,21 @@ def _problem(state: PoolState, block: int, entries: list[Holder], times_free: in
 
 
 def slot_arithmetic(state: PoolState, name: str, position: int) -> str:
-    """Where one token lies, worked out: "block_table[37 // 16] * 16 + 37 % 16 = ... = slot 117"."""
-    sequence = next(sequence for sequence in state.sequences if sequence.name == name)
-    size = state.block_size
+    """Where one token lies, worked out: "block_table[37 // 16] * 16 + 37 % 16 = ... = slot 117".
+
+    KeyError: no such sequence. IndexError: the sequence has no such token, or no block for it.
+    """
+    found = [sequence for sequence in state.sequences if sequence.name == name]
+    if not found:
+        raise KeyError(f"there is no sequence {name!r}; the sequences are {[each.name for each in state.sequences]}")
+    size, sequence = state.block_size or 1, found[0]
     logical, offset = divmod(position, size)
-    block = sequence.blocks[logical]
+    if not 0 <= position < sequence.num_tokens or logical >= len(sequence.blocks):
+        raise IndexError(
+            f"token {position} of {name} has no slot: {name} has {sequence.num_tokens} tokens "
+            f"in {len(sequence.blocks)} blocks of {size}"
+        )
+    block = block_number(sequence.blocks[logical])
     return (
         f"block_table[{position} // {size}] * {size} + {position} % {size}"
         f" = block_table[{logical}] * {size} + {offset} = {block} * {size} + {offset}"

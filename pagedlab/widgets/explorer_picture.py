@@ -206,9 +206,8 @@ class _Picture:
                 )
             else:
                 look = f'fill="{TRACK}" stroke="{LINE}"' if owners else f'fill="none" {_DASHED}'
-                out.append(
-                    f'<rect x="{left + 0.5:.2f}" y="{top + 0.5}" width="{wide - 1:.2f}" height="{SLOT - 3}" rx="3" {look}/>'
-                )
+                place = f'x="{left + 0.5:.2f}" y="{top + 0.5}" width="{wide - 1:.2f}" height="{SLOT - 3}"'
+                out.append(f'<rect {place} rx="3" {look}/>')
             out.append(text(left + 4, top + 10, str(first + offset), 9, fill=MUTED))
         return out
 
