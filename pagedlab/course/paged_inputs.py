@@ -98,7 +98,7 @@ class PagedInputs:
         return "a slot nobody wrote"
 
     def find(self, number: float) -> tuple[str, int, int, int, int] | None:
-        """Where in the pool a number lies: ("key" or "value", block, kv head, slot, dim); None if it is not in there."""
+        """Where in the pool a number lies: ("key" or "value", block, kv head, slot, dim). None: nowhere."""
         return self._places.get(float(number))
 
     @functools.cached_property
@@ -123,9 +123,8 @@ class PagedInputs:
 
     def told(self) -> str:
         """The pool in words, a line a sequence."""
-        lines = [
-            f"blocks of {count(self.block_size, 'slot')}, {count(self.num_kv_heads, 'kv head')}, head_dim {self.head_dim}"
-        ]
+        heads = count(self.num_kv_heads, "kv head")
+        lines = [f"blocks of {count(self.block_size, 'slot')}, {heads}, head_dim {self.head_dim}"]
         for name, table, length in zip(NAMES, self.tables, self.lens, strict=False):
             lines.append(f"{name}: {count(length, 'token')}, its block table is {table}")
         return "\n".join(lines)
