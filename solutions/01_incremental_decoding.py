@@ -89,8 +89,8 @@ for num_tokens in (6, 29):
 # ## Looking inside two steps
 #
 # In each layer, a token gets three vectors per head: a **query** q (what am I looking for?), a **key** k (what do I
-# offer?) and a **value** v (what do I pass on?). The model hands all three to a function of our choice. Ours looks, then
-# does the usual thing.
+# offer?) and a **value** v (what do I pass on?). The model hands all three to a function of our choice. Ours takes a
+# note, then does the usual thing.
 
 # %%
 from pagedlab.attention import attention
@@ -114,7 +114,7 @@ def watch(token_ids):
 # %%
 one_step = watch(ids[:6])
 next_step = watch(ids[:7])
-for name, tensor in zip("qkv", next_step[0]):
+for name, tensor in zip("qkv", next_step[0], strict=True):
     print(name, list(tensor.shape), "[heads, tokens, head_dim]")
 
 # %% [markdown]
@@ -137,7 +137,7 @@ def same(before, after):
 
 
 for which, name in enumerate(("queries", "keys", "values")):
-    equal = [same(a[which], b[which][:, :6]) for a, b in zip(one_step, next_step)]
+    equal = [same(a[which], b[which][:, :6]) for a, b in zip(one_step, next_step, strict=True)]
     print(f"{name} of the 6 old tokens: equal in {sum(equal)} of {len(equal)} layers")
 
 # %% [markdown]
@@ -200,16 +200,16 @@ print("weights sum to", round(float(weights.sum()), 4))
 print("the same as the model's own head 0:", same(mixed, last_row[0, 0]))
 
 # %% [markdown]
-# In which tokens is the model interested? One head of a deeper layer, for the token that comes after " are":
+# In which tokens is the model interested? Here is one head of a deeper layer, just before the first number is written:
 
 # %%
 import matplotlib.pyplot as plt
 
-layer, head = 12, 0
+layer, head = 23, 5
 q, k, v = next_step[layer]
 weights = torch.softmax(k[head // 3] @ q[head, -1] / config.head_dim**0.5, dim=0)
 labels = [repr(tokenizer.token_text(token)) for token in ids[:7]]
-plt.figure(figsize=(6.5, 2.6), dpi=90, facecolor="white")
+plt.figure(figsize=(7, 2.6), dpi=90, facecolor="white")
 plt.bar(labels, weights, color="#0072B2", label=f"layer {layer}, head {head}")
 plt.title("What the newest token looks at")
 plt.xlabel("stored token")
@@ -218,10 +218,12 @@ plt.legend()
 plt.show()
 
 # %%
-for label, weight in zip(labels, weights.tolist()):
+for label, weight in zip(labels, weights.tolist(), strict=True):
     print(f"{label:12} {weight:.2f}")
 
 # %% [markdown]
+# This head looks for what kind of numbers are wanted. Other heads look elsewhere.
+#
 # The code read `k[head // 3]`: heads 0, 1 and 2 share the first of the three key/value heads, heads 3, 4 and 5 the
 # second, heads 6, 7 and 8 the third. With a third of the heads there is a third of the keys and values to keep.
 #
@@ -231,7 +233,7 @@ for label, weight in zip(labels, weights.tolist()):
 # `[num_kv_heads, num_tokens, head_dim]`.
 #
 # 1. Each head mixes its values by softmax of its scaled scores.
-# 2. Neighbouring heads share: with 9 heads and 3 kv heads, head `h` reads kv head `h // 3`. Other numbers must work too.
+# 2. Neighbouring heads share: with 9 heads and 3 kv heads, head `h` reads kv head `h // 3`. Other numbers work too.
 # 3. What it is given stays as it was.
 #
 # No mask is needed: everything stored came before this query. *Size of the answer: about 5 lines.* Stuck? Run
@@ -428,13 +430,14 @@ print(f"{sum(fed_cached[:24])} tokens through the model; without a cache it was 
 #
 # ## How much faster is it?
 #
-# ## Guess first
+# ### Guess first
 #
 # We'll write 48 tokens both ways and time each one. The text grows from 6 tokens to 54. Without a cache, how will the
 # time per token change? And with one?
 
 # %%
 import time
+from statistics import median
 
 from pagedlab.model.generate import generate
 
@@ -443,7 +446,7 @@ def time_per_token(make_cache, num_new=48):
     """Milliseconds for each new token."""
     times = [time.perf_counter()]
     generate(model, prompt_ids, num_new, make_cache(), on_token=lambda token: times.append(time.perf_counter()))
-    return [1000 * (end - start) for start, end in zip(times, times[1:])]
+    return [1000 * (end - start) for start, end in zip(times[:-1], times[1:], strict=True)]
 
 
 # %%
@@ -458,13 +461,11 @@ plt.plot(lengths, with_cache, color="#0072B2", marker="o", markersize=4, label="
 plt.title("Time for one new token")
 plt.xlabel("tokens so far")
 plt.ylabel("milliseconds")
-plt.ylim(0, 2.5 * sorted(without)[-4])
+plt.ylim(0, 2 * median(without[-12:]))
 plt.legend()
 plt.show()
 
 # %%
-from statistics import median
-
 for name, times in (("without a cache", without), ("with your cache", with_cache)):
     print(f"measured: {name}: {median(times[1:13]):.0f} ms a token at first, {median(times[-12:]):.0f} ms at the end")
 
@@ -590,8 +591,8 @@ for num_tokens in (70, 1_000, config.max_position_embeddings):
 # - **The first token.** The prompt must still be read, once. A long prompt makes you wait before the first word.
 # - **Many texts at once.** A server runs a batch, and each text has a cache of its own length. That starts the trouble
 #   of lesson 2.
-# - **A GPU.** With the cache, a step reads all weights to process a single token. On a GPU that reading takes far longer
-#   than the arithmetic, so operations don't predict its time. Lesson 11 counts both.
+# - **A GPU.** With the cache, a step reads all weights for a single token. On a GPU that reading takes far longer than
+#   the arithmetic, so counting operations doesn't predict its time. Lesson 11 counts both.
 #
 # ## What you learned
 #
