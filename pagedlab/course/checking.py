@@ -12,23 +12,25 @@ from pagedlab.course.report import COLOUR, CheckResult, card
 from pagedlab.course.sandbox import ALONE, judge_safely
 
 
-def check(exercise_id: str, answer) -> CheckResult:
+def check(exercise_id: str, answer, keep: bool = True) -> CheckResult:
     """Try `answer` against everything the exercise promises, and keep it if it passes.
+
+    `keep=False` is for trying something else than your own answer: it is neither saved nor counted as an attempt.
 
     Never raises for a wrong answer: an error, an endless loop or a crash in it is part of the result. In a notebook
     the result shows itself as the last line of a cell; elsewhere it is printed as well. Raises ValueError for an
     exercise that doesn't exist.
     """
     exercise = find(exercise_id)
-    result = _check(exercise, answer)
-    if result.status != "not attempted":
+    result = _check(exercise, answer, keep)
+    if keep and result.status != "not attempted":
         records.count(exercise.id, made=1)
     if not _in_notebook():
         print(result)
     return result
 
 
-def _check(exercise: Exercise, answer) -> CheckResult:
+def _check(exercise: Exercise, answer, keep: bool) -> CheckResult:
     problem = _wrong_kind(exercise, answer)
     if problem:
         return CheckResult(exercise.id, "failed", failures=(problem,))
@@ -41,7 +43,9 @@ def _check(exercise: Exercise, answer) -> CheckResult:
         return CheckResult(exercise.id, "not attempted", notes=(_still_a_stub(verdict.not_attempted),))
     status = "failed" if verdict.failures else "passed"
     notes = ()
-    if status == "passed":
+    if status == "passed" and not keep:
+        notes = ("Not saved: your own answer stays as it is.",)
+    elif status == "passed":
         try:
             records.save_answer(exercise.id, packed)
             notes = ("Saved: later lessons will use it.",)

@@ -23,7 +23,7 @@ FEWEST = 5  # inputs that are tried for a promise however slow the answer is
 
 
 class Wrong(Exception):
-    """Raised by a promise that the answer breaks.
+    """Raised by a promise that the answer breaks; `from error` if that is an error of the answer's own.
 
     message: what went wrong, in the lesson's words, one sentence.
     example: the smallest story that shows it, as a learner would type it.
@@ -214,7 +214,8 @@ class Judge:
         if any(self._is_stub(cause) for cause in _causes(error)):
             raise NotAttempted(self._where(next(cause for cause in _causes(error) if self._is_stub(cause))))
         if isinstance(error, Wrong):
-            return Failure(one.name, error.message, error.example, error.hint, "", printed, error.picture)
+            where = self._where(error.__cause__) if error.__cause__ else ""
+            return Failure(one.name, error.message, error.example, error.hint, where, printed, error.picture)
         where = self._where(error)
         text, hint = error_text(error), ""
         if isinstance(error, TimeUp):

@@ -33,6 +33,15 @@ def test_a_right_answer_passes_and_is_saved(home, capsys):
     assert capsys.readouterr().out == f"{result}\n"
 
 
+def test_an_answer_that_is_not_to_be_kept_leaves_no_trace(home):
+    check(ID, right)
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    other = check(ID, lambda n, b: (n + b - 1) // b, keep=False)
+    assert other.passed and "Not saved" in other.notes[0]
+    assert check(ID, lambda n, b: n // b, keep=False).status == "failed"
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
 def test_a_wrong_answer_is_told_why_and_nothing_is_saved(home):
     result = check(ID, lambda n, b: n // b)
     assert result.status == "failed" and not (home / "answers").exists()

@@ -51,6 +51,21 @@ def test_the_story_told_is_the_smallest(least):
     assert failure.picture == "<svg/>" and failure.hint == "Add it to itself."
 
 
+def test_the_line_is_shown_as_well_where_a_promise_tells_the_error():
+    @promise("It adds", n=st.integers(0, 9))
+    def adds(answer, n):
+        try:
+            answer(n)
+        except TypeError as error:
+            raise Wrong("That is no number.", f"add({n})") from error
+
+    def answer(n):
+        return n + "1"
+
+    failure = only_failure(judge(answer, adds))
+    assert failure.message == "That is no number." and failure.where.endswith('return n + "1"')
+
+
 def test_the_innermost_line_of_the_learners_is_shown():
     def helper(n):
         return [1 // 0 for _ in range(2)]

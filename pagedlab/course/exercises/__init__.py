@@ -13,6 +13,7 @@ MODULES = {
     "kv_bytes_per_token": "l02",
     "static_cache": "l02",
     "waste_breakdown": "l02",
+    "block_allocator": "l03",
 }
 
 
