@@ -2,7 +2,7 @@
 
 const MOST_CHIPS = 24; // of the free list
 const HINT =
-  "Point at a token or a block to see where it lies, or go there with Tab and the arrow keys. Enter keeps it selected; Page Down is the next step.";
+  "Point at a token or a block, or go there with Tab and the arrow keys; Enter keeps it. Page Down is the next step.";
 
 function render({ model, el }) {
   const id = freshId();

@@ -262,9 +262,8 @@ function drawTag(x, y, label, owners, width, id) {
 
 // One side as SVG. `update(rows)` draws what has changed; `nodes` has the cells by key.
 function vectorSide(place, label, id, testid) {
-  const grid = drawing("g", { role: "grid", "aria-label": label });
-  const svg = drawing("svg", { "data-testid": testid }, grid);
-  place.replaceChildren(svg);
+  const grid = drawing("svg", { role: "grid", "aria-label": label, "data-testid": testid });
+  place.replaceChildren(grid);
   const nodes = new Map();
   let drawn = new Map();
   function drawRow(row, at) {
@@ -300,7 +299,7 @@ function vectorSide(place, label, id, testid) {
       drawn = next;
     },
     size(x, width, height) {
-      build(svg, { width, height, viewBox: `${x} 0 ${width} ${height}` }, []);
+      build(grid, { width, height, viewBox: `${x} 0 ${width} ${height}` }, []);
       drawn = new Map(); // everything has moved
       grid.replaceChildren();
     },
