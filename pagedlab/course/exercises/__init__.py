@@ -14,6 +14,12 @@ MODULES = {
     "static_cache": "l02",
     "waste_breakdown": "l02",
     "block_allocator": "l03",
+    "slot_mapping": "l04",
+    "write_kv": "l04",
+    "gather_kv": "l04",
+    "element_offset": "l04",
+    "merge_partials": "l05",
+    "paged_attention": "l05",
 }
 
 
