@@ -75,17 +75,51 @@ def test_the_learners_notebook_gives_no_answer_away(source):
     assert "SOLUTION" not in learner
 
 
+def checks(notebook):
+    """(exercise, answer, text shown, whether an exercise cell defines the answer) of every check in a notebook."""
+    cells = code_cells(notebook)
+    asked = [cell.source for cell in cells if "exercise" in cell.metadata.get("tags", [])]
+    call = re.compile(r"""^\s*(?:\w+ = )?check\(\s*["'](\w+)["']\s*,\s*(\w+)""", re.MULTILINE)
+    for cell in cells:
+        for exercise, answer in call.findall(cell.source):
+            defined = any(re.search(rf"(?m)^(?:def|class) {answer}\b", source) for source in asked)
+            yield exercise, answer, output_text(cell), defined
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
 def test_every_exercise_is_checked_and_says_what_it_should(path):
     wanted = "passed" if path.parent.name == "solutions" else "not attempted"
-    said = {}
+    notebook = read(path)
+    assert {exercise for exercise, *_, asked in checks(notebook) if asked} == set(BY_NAME[path.stem].exercises)
+    for exercise, answer, shown, asked in checks(notebook):
+        text = shown.lower()
+        if asked:
+            assert wanted in text, f"{exercise}: {text}"
+            assert wanted == "passed" or not re.search(r"\b(passed|failed)\b", text), f"{exercise}: {text}"
+        else:  # the lesson's own answer, to show what a check says: wrong in both notebooks
+            assert f"✗ {exercise}: " in shown and "passed" not in text, f"{exercise}, {answer}: {text}"
+    named = [cell.source for cell in code_cells(notebook) if re.search(r"^\s*(?:\w+ = )?check\(", cell.source, re.M)]
+    assert len(named) <= len(list(checks(notebook))), "a check that this test doesn't understand"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name_of)
+def test_what_the_lesson_checks_itself_is_told_alike_in_both_notebooks(source):
+    def told(folder):
+        found = checks(read(ROOT / folder / f"{source.stem}.ipynb"))
+        return [(answer, shown) for _, answer, shown, asked in found if not asked]
+
+    assert told("solutions") == told("lessons")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
+def test_only_the_first_answer_to_an_exercise_is_kept(path):
+    """A second one in the same lesson would take the place of the learner's own."""
+    seen = set()
     for cell in code_cells(read(path)):
-        for exercise in re.findall(r"""^\s*(?:\w+ = )?check\(\s*["'](\w+)["']""", cell.source, re.MULTILINE):
-            said[exercise] = output_text(cell).lower()
-    assert set(said) == set(BY_NAME[path.stem].exercises)
-    for exercise, text in said.items():
-        assert wanted in text, f"{exercise}: {text}"
-        assert wanted == "passed" or not re.search(r"\b(passed|failed)\b", text), f"{exercise}: {text}"
+        for exercise, rest in re.findall(r"""(?m)^\s*(?:\w+ = )?check\(\s*["'](\w+)["'](.*)$""", cell.source):
+            if "keep=False" not in rest:
+                assert exercise not in seen, f"cell {cell.id}: check({exercise!r}{rest}"
+                seen.add(exercise)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
