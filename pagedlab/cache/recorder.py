@@ -15,8 +15,9 @@ What a picture needs:
   whole pool AFTER step i, so that going back is reading `steps[i - 1].state`. Steps and states never change and pickle.
 - A call that raises is a step too (`step.error` says what); the exception goes on to the caller.
 - The allocator needs the public verbs only (`pagedlab.cache.allocator.Allocator`). If it also shows its `free_blocks`
-  in order, that order is recorded; if not, `state.free_order_known` is False and the free blocks come sorted. What it
-  cannot or does not tell (a `ref_count` that raises) is worked out from the calls.
+  as a tuple, next block first, that order is recorded (a list is taken for a private one, used from either end). If
+  not, `state.free_order_known` is False and the free blocks come sorted. What it cannot or does not tell (a `ref_count`
+  that raises) is worked out from the calls.
 - Nothing is checked here. When an allocator hands out a block that is in use, the state shows just that: two sequences
   hold the block (`state.holders(block)`) and its ref count is what the allocator says.
 
@@ -224,7 +225,8 @@ class Recorder:
             self._ref_counts[block] = said if isinstance(said, int) else self._held[block]
 
         num_free = _ask(lambda: self.allocator.num_free)
-        order = _ask(lambda: tuple(self.allocator.free_blocks))
+        order = _ask(lambda: self.allocator.free_blocks)
+        order = order if isinstance(order, tuple) else None
         return PoolState(
             num_blocks=self.num_blocks,
             block_size=self.block_size,

@@ -161,6 +161,18 @@ def test_an_allocator_with_only_the_verbs():
     assert not state.free_order_known and state.num_free == 3
 
 
+def test_a_private_list_is_not_taken_for_an_order():
+    """A learner's own `free_blocks` is often a list that hands out from its end."""
+
+    class Stack(OnlyVerbs):
+        def __init__(self, num_blocks):
+            super().__init__(num_blocks)
+            self.free_blocks = list(range(num_blocks))
+
+    state = Recorder(Stack(3)).steps[-1].state
+    assert state.free_blocks == (0, 1, 2) and not state.free_order_known
+
+
 def test_an_allocator_that_cannot_answer():
     """What it does not tell is worked out from the calls; looking never raises."""
 
