@@ -76,7 +76,10 @@ class Call:
     error: str | None  # "DoubleFreeError: block 0 is free already: ..."
 
     def __str__(self):
-        return f"{self.verb}({list(self.argument) if isinstance(self.argument, tuple) else self.argument})"
+        if not isinstance(self.argument, tuple):
+            return f"{self.verb}({self.argument})"
+        more = ", ..." if len(self.argument) > _NAMED else ""
+        return f"{self.verb}([{', '.join(map(repr, self.argument[:_NAMED]))}{more}])"
 
 
 @dataclass(frozen=True)
@@ -278,6 +281,9 @@ class RecordedTable:
 _ASK_ABOUT_ALL = 1024
 """Up to this size, every ref count is asked for after every step: a broken allocator may change any of them."""
 
+_NAMED = 8
+"""Blocks that a caption names; a request of thousands of tokens would fill a page."""
+
 
 class _OpenStep:
     def __init__(self):
@@ -330,8 +336,10 @@ def _caption(title: str, calls: tuple[Call, ...], copies, error: str | None, sta
 
 
 def _names(blocks) -> str:
-    """In words: "no blocks", "block 3", "blocks 3, 1 and 7"."""
+    """In words: "no blocks", "block 3", "blocks 3, 1 and 7"; of many the first few and how many more."""
     if not blocks:
         return "no blocks"
+    if len(blocks) > _NAMED:
+        return f"blocks {', '.join(map(str, blocks[:_NAMED]))} and {len(blocks) - _NAMED} more"
     *first, last = map(str, blocks)
     return f"blocks {', '.join(first)} and {last}" if first else f"block {last}"

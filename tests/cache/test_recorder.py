@@ -105,6 +105,16 @@ def test_tables_and_their_words():
     assert [step.state.num_free for step in steps] == [3, 2, 1, 1, 1, 3, 3]
 
 
+def test_a_caption_names_a_few_blocks_of_many():
+    recorder = Recorder(BlockAllocator(300), block_size=4)
+    recorder.free(recorder.allocate(300))
+    assert recorder.steps[1].caption == "allocate(300) gives blocks 0, 1, 2, 3, 4, 5, 6, 7 and 292 more."
+    assert recorder.steps[2].caption == (
+        "free([0, 1, 2, 3, 4, 5, 6, 7, ...]): blocks 0, 1, 2, 3, 4, 5, 6, 7 and 292 more are free now."
+    )
+    assert recorder.steps[2].returned == tuple(range(300))
+
+
 def test_several_calls_can_be_one_step():
     """A fork and a copy-on-write, as a widget will show them."""
     recorder = Recorder(BlockAllocator(4), block_size=4)
