@@ -241,12 +241,24 @@ class _Picture:
                 looks += [(colour, 1, side * share)] if share > 0 else []
                 looks += [("url(#shared)", 1, side)] if self.is_shared(cell.block) else []
             for fill, opacity, width in looks:
-                paths.setdefault((fill, opacity), []).append(f"M{x:g} {y:g}h{width:.4g}v{side:g}h-{width:.4g}z")
+                boxes = paths.setdefault((fill, opacity), [])
+                last = boxes[-1] if boxes else None
+                if cell.size < 9 and last and last[1] == y and last[0] + last[2] + 2 * inset == x:
+                    boxes[-1] = (
+                        last[0],
+                        y,
+                        last[2] + 2 * inset + width,
+                        side,
+                    )  # neighbours that look alike are one box
+                else:
+                    boxes.append((x, y, width, side))
             if cell.size >= SMALL:
                 words += self.cell_words(cell, share)
             words += self.frame(cell.x, cell.y, cell.size, cell.size, cell.block)
         return [
-            f'<path fill="{fill}" fill-opacity="{opacity}" d="{"".join(boxes)}"/>'
+            f'<path fill="{fill}" fill-opacity="{opacity}" d="'
+            + "".join(f"M{x:g} {y:g}h{width:.4g}v{side:g}h-{width:.4g}z" for x, y, width, side in boxes)
+            + '"/>'
             for (fill, opacity), boxes in paths.items()
         ] + words
 
@@ -279,7 +291,8 @@ class _Picture:
         small = width < SMALL
         out = []
         if block in self.changed:
-            out.append(_box(x - 1, y - 1, width + 2, height + 2, CHANGED, 2))
+            by = 0 if small else 1
+            out.append(_box(x - by, y - by, width + 2 * by, height + 2 * by, CHANGED, 1.25 if small else 2))
         if block == self.chosen_block():
             out.append(_box(x, y, width, height, TEXT, 1.5 if small else 2.5))
         if block in self.wrong:

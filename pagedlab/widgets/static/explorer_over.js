@@ -20,9 +20,14 @@ function drawOver({ story, at, view, rows, id }, about) {
   ];
 
   const marks = [];
+  const small = []; // there may be thousands of these: one path for all of them
   for (const block of new Set([...now.taken, ...now.shared, ...now.returned])) {
-    marks.push(boxesOf(block).map((box) => frame(box, "changed", 1)));
+    for (const box of boxesOf(block)) {
+      if (box.w < SMALL) small.push(`M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
+      else marks.push(frame(box, "changed", 1));
+    }
   }
+  if (small.length) marks.push(drawing("path", { d: small.join(""), class: "plw-explorer-changed plw-explorer-fine" }));
   for (const [block] of now.problems) {
     for (const box of boxesOf(block)) {
       marks.push(frame(box, "wrong", 3));
