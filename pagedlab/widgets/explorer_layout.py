@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-TOP = 44  # room for the heads of both sides
+TOP = 50  # room for the heads of both sides
 SLOT, BETWEEN = 34, 12  # height of a line of slots, and the space between two blocks
 HEAD = 46  # height of a sequence's own head
 LOGICAL, CHIP = 24, 44  # beside a logical block's slots: its number on the left, its entry in the table on the right

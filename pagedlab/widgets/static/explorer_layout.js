@@ -1,6 +1,6 @@
 // Where everything of the block-table explorer goes: the same sums as explorer_layout.py, whose comments say why.
 
-const TOP = 44;
+const TOP = 50;
 const SLOT = 34;
 const BETWEEN = 12;
 const HEAD = 46;
