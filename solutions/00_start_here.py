@@ -3,8 +3,8 @@
 #
 # *About 15 minutes. You will check your machine, hear a real language model speak, and pass your first exercise.*
 #
-# A language model writes one token at a time. For each token it keeps two small vectors in every layer: a key and a
-# value. Together they are the **KV cache**. On a busy server it eats more memory than anything but the model itself.
+# A language model writes one token at a time. In each of its layers it keeps a few small vectors for every token: keys
+# and values. Together they are the **KV cache**. On a busy server it eats more memory than anything but the model itself.
 #
 # This course is about one idea that made that memory go several times further: keep the cache in small blocks of one
 # size, note in a table which block holds what, and compute attention straight through the table. It is called
@@ -17,10 +17,13 @@
 #
 # - *Guess first*: say a number before you run the cell. A wrong guess teaches more than no guess.
 # - *Exercise*: replace `raise NotImplementedError` with your own code.
-# - *Check*: run it as often as you like. It tells you what is wrong, and with which input.
+# - *Check*: run it as often as you like. It tells you what is wrong, and with which input. It may look at more than the
+#   text lists.
 #
-# Your notebooks are your own copies. Change anything. `pagedlab reset 00` in a terminal brings a fresh one and keeps
-# yours in a backup.
+# Your notebooks are your own copies. Change anything. `pagedlab reset 00` in a terminal (*File*, *New*, *Terminal*)
+# brings a fresh one and keeps yours in a backup.
+#
+# Coming back tomorrow? Click on the cell where you stopped, then *Run*, *Run All Above Selected Cell*.
 
 # %% [markdown]
 # ## Does everything work?
@@ -59,10 +62,10 @@ print(f"{smol.config.name}: {smol.config.num_hidden_layers} layers, {smol.config
 question = [{"role": "user", "content": "What does an operating system do with memory? One sentence."}]
 prompt_ids = smol.tokenizer.chat(question)
 print(len(prompt_ids), "tokens")
-print([smol.tokenizer.token_text(token) for token in prompt_ids[-20:]])
+print(" | ".join(smol.tokenizer.token_text(token) for token in prompt_ids[-20:]))
 
 # %% [markdown]
-# A part of those tokens are not in the question. They mark who is speaking, and where an answer should begin.
+# Some of those tokens are not in the question. They mark who is speaking, and where an answer should begin.
 #
 # Now let it answer. `on_token` prints every token as soon as it is known.
 
@@ -82,9 +85,7 @@ answer_ids = generate(smol.model, prompt_ids, max_new_tokens=40, cache=cache, eo
 #
 # While it wrote, it stored a key and a value for every token, in every layer.
 #
-# ### Guess first
-#
-# One number takes 4 bytes. How much memory did this short exchange leave in the cache: about 3 KB, 300 KB or 3 MB?
+# **Guess first.** One number takes 4 bytes. How much memory did this short exchange leave in the cache: about 3 KB, 300 KB or 3 MB?
 
 # %%
 config = smol.config
@@ -114,9 +115,26 @@ for number, start in enumerate(range(0, stored, block_size)):
 # The arrows are a **block table**. The pieces lie scattered in memory, and nothing is lost: to read the sequence in
 # order, follow the table.
 #
-# ### Guess first
+# Here is the same sequence once more, as you will see it from lesson 3 on. On the left its blocks in order, on the right
+# the pool of memory. The buttons step through the writing, token
+# by token, and back. Click on a token to see the way to its slot.
+
+# %%
+from pagedlab.cache.allocator import BlockAllocator
+from pagedlab.cache.recorder import Recorder
+from pagedlab.widgets import BlockTableExplorer
+
+pool = Recorder(BlockAllocator(8), block_size=16)
+table = pool.table("A", texts=[smol.tokenizer.token_text(token) for token in token_ids])
+table.append_tokens(len(prompt_ids), pool)  # the question, all at once
+for _ in token_ids[len(prompt_ids) :]:
+    table.append_tokens(1, pool)  # the answer, token by token
+BlockTableExplorer(pool, selected={"sequence": "A", "position": 37})
+
+# %% [markdown]
+# You will build everything in this picture: who owns a block, how token 37 finds its slot, how attention reads it all.
 #
-# The last piece is shorter than the others. How many slots of its block are empty? What is the most that could be?
+# **Guess first.** The last piece is shorter than the others. How many slots of its block are empty? What is the most that could be?
 
 # %%
 print(f"{stored} tokens leave {-stored % block_size} of {block_size} slots empty in the last block")
@@ -143,7 +161,7 @@ def blocks_needed(num_tokens, block_size):
 
 
 # %%
-from pagedlab import check
+from pagedlab import check, hint
 
 check("blocks_needed", blocks_needed)
 
@@ -152,6 +170,8 @@ check("blocks_needed", blocks_needed)
 # wrong, and tells it to you.
 #
 # Stuck? `hint("blocks_needed")` gives a hint. Call it again for the next one; the last is nearly the answer.
+#
+# One trap: if your cell has a typing error, Python keeps the function from before, and the check sees that one.
 
 # %% [markdown]
 # ## Your parts

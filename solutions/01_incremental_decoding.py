@@ -38,9 +38,7 @@ print(tokenizer.decode(ids))
 # `logits` holds a score for each of the 49,152 tokens that could come next. `argmax` picks the highest. That is
 # *greedy* decoding: no luck is involved, so the same prompt gives the same text each time.
 #
-# ## Guess first
-#
-# The prompt has 6 tokens and the loop made 24 new ones. How many tokens went through the model in all? `fed` knows.
+# **Guess first.** The prompt has 6 tokens and the loop made 24 new ones. How many tokens went through the model in all? `fed` knows.
 
 # %%
 print(fed)
@@ -88,7 +86,8 @@ for num_tokens in (6, 29):
 #
 # ## Looking inside two steps
 #
-# In each layer, a token gets three vectors per head: a **query** q (what am I looking for?), a **key** k (what do I
+# Attention in a layer is several small attentions side by side, called *heads*. A token gets three vectors per head:
+# a **query** q (what am I looking for?), a **key** k (what do I
 # offer?) and a **value** v (what do I pass on?). The model hands all three to a function of our choice. Ours takes a
 # note, then does the usual thing.
 
@@ -120,9 +119,7 @@ for name, tensor in zip("qkv", next_step[0], strict=True):
 # %% [markdown]
 # Nine heads ask and only three answer. That is *grouped-query attention*, and it will matter in your first exercise.
 #
-# ## Guess first
-#
-# Token 3 is " prime". In the first step it was followed by two tokens, in the next by three. Are its key and value in
+# **Guess first.** Token 3 is " prime". In the first step it was followed by two tokens, in the next by three. Are its key and value in
 # the next step the same as before? In the first layer only, or in all of them?
 
 # %%
@@ -148,8 +145,8 @@ for which, name in enumerate(("queries", "keys", "values")):
 #
 # ### What about position?
 #
-# There is one thing that might have moved. This model writes a token's position into its key, by rotating it. Here is
-# the same token at positions 0 and 1, in the first layer:
+# There is one thing that might have moved. This model writes a token's position into its query and key, by rotating
+# them (*rotary position embedding*, RoPE). Here is the same token at positions 0 and 1, in the first layer:
 
 # %%
 _, k, v = watch([prompt_ids[3], prompt_ids[3]])[0]
@@ -160,9 +157,7 @@ print("keys equal:  ", same(k[:, 0], k[:, 1]))
 # The value says *what*, the key says *what and where*. Rotation comes before attention, so the keys we looked at were
 # rotated already. A token never moves to another position, so a rotated key is final too.
 #
-# ## Guess first
-#
-# The queries of old tokens were equal as well. To find the next token we need the last row of the last layer. Which of
+# **Guess first.** The queries of old tokens were equal as well. To find the next token we need the last row of the last layer. Which of
 # the old tokens' vectors does that row use: q, k, v, or all three?
 
 # %%
@@ -223,6 +218,8 @@ for label, weight in zip(labels, weights.tolist(), strict=True):
 
 # %% [markdown]
 # This head looks for what kind of numbers are wanted. Other heads look elsewhere.
+#
+# Much of the weight lies on the first token. Many heads leave it there when nothing else interests them.
 #
 # The code read `k[head // 3]`: heads 0, 1 and 2 share the first of the three key/value heads, heads 3, 4 and 5 the
 # second, heads 6, 7 and 8 the third. With a third of the heads there is a third of the keys and values to keep.
@@ -426,13 +423,11 @@ print(fed_cached[:24])
 print(f"{sum(fed_cached[:24])} tokens through the model; without a cache it was {sum(fed)}")
 
 # %% [markdown]
-# Six at once, then 1, 1, 1. Per decode step, each weight matrix meets 1 token instead of all T.
+# Six at once, then 1, 1, 1. Per decode step, each weight matrix meets 1 token instead of all of them.
 #
 # ## How much faster is it?
 #
-# ### Guess first
-#
-# We'll write 48 tokens both ways and time each one. The text grows from 6 tokens to 54. Without a cache, how will the
+# **Guess first.** We'll write 48 tokens both ways and time each one. The text grows from 6 tokens to 54. Without a cache, how will the
 # time per token change? And with one?
 
 # %%
@@ -538,9 +533,7 @@ class Forgetful(Contiguous):
 
 
 # %% [markdown]
-# ## Guess first
-#
-# The prompt is "The first ten prime numbers are". Hide token 3, " prime". What will the model write?
+# **Guess first.** The prompt is "The first ten prime numbers are". Hide token 3, " prime". What will the model write?
 
 # %%
 for lost in (1, 3):
@@ -568,9 +561,7 @@ print("logits equal with ' first' hidden:", same(model(ids[6:7], right), model(i
 #
 # The time that was saved is paid for in memory. Each token leaves a key and a value in every layer.
 #
-# ## Guess first
-#
-# 30 layers, 3 kv heads, 64 numbers in a vector, 4 bytes in a number. How many bytes does one token take?
+# **Guess first.** 30 layers, 3 kv heads, 64 numbers in a vector, 4 bytes in a number. How many bytes does one token take?
 
 # %%
 kept_bytes = sum(k.nbytes + v.nbytes for _, k, v in next_step)

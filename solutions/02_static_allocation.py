@@ -51,9 +51,7 @@ class Meter:
         return both
 
 # %% [markdown]
-# ## Guess first
-#
-# The prompt and 24 new ids leave 63 tokens in the cache (the last id is never fed). A token takes 46,080 bytes, so the
+# **Guess first.** The prompt and 24 new ids leave 63 tokens in the cache (the last id need not be fed). A token takes 46,080 bytes, so the
 # cache ends at 2.9 MB. How much was written on the way there?
 
 # %%
@@ -104,9 +102,7 @@ print(f"shape {list(so_far.shape)}, same address: {so_far.data_ptr() == address}
 # %% [markdown]
 # A step now writes what is new and nothing else. A place for one token is called a **slot**.
 #
-# ## Guess first
-#
-# The row has 8 slots, 0 to 7. What happens when token 8 is written: an error, a longer tensor, or nothing at all?
+# **Guess first.** The row has 8 slots, 0 to 7. What happens when token 8 is written: an error, a longer tensor, or nothing at all?
 
 # %%
 before = row.clone()
@@ -148,9 +144,7 @@ parts = your_parts("growing_cache", "generate_cached", "kv_bytes_per_token")
 parts
 
 # %% [markdown]
-# ## Guess first
-#
-# OPT-13B, which the vLLM paper measured, has 40 layers and 40 kv heads of 128 numbers. Llama-3.1-8B came two years
+# **Guess first.** OPT-13B, which the vLLM paper measured, has 40 layers and 40 kv heads of 128 numbers. Llama-3.1-8B came two years
 # later: 32 layers and 32 query heads, but only 8 kv heads, also of 128. How many times cheaper is its token?
 
 # %%
@@ -243,9 +237,7 @@ print(f"static:  {sum(static.written) / 1e6:5.1f} MB written, {static.written[-1
 #
 # We counted bytes rather than seconds. On a model and an answer this small, copying hides behind the arithmetic.
 #
-# ## Guess first
-#
-# Now a row that is too short: 50 slots. The prompt has 40 tokens, and 24 new ones are wanted. What will the row hold
+# **Guess first.** Now a row that is too short: 50 slots. The prompt has 40 tokens, and 24 new ones are wanted. What will the row hold
 # when it stops?
 
 # %%
@@ -286,9 +278,7 @@ for name, share in split.shares().items():
     print(f"{name:9} {share:4.0%}")
 
 # %% [markdown]
-# ## Guess first
-#
-# OPT's longest sequence is 2,048 tokens. How many requests can this GPU serve at the same time, if each reserves that?
+# **Guess first.** OPT's longest sequence is 2,048 tokens. How many requests can this GPU serve at the same time, if each reserves that?
 
 # %%
 num_slots = 12 * 2**30 // parts.kv_bytes_per_token(KNOWN_MODELS["OPT-13B"], 2)
@@ -329,16 +319,15 @@ print(picture.ljust(16, "."))
 # | `.` | **external** fragmentation | outside all reservations, but too few or too scattered |
 
 # %% [markdown]
-# ## Guess first
-#
-# Count them in the picture, all four. You will check your numbers with your own code.
+# **Guess first.** Count them in the picture, all four. You will check your numbers with your own code.
 #
 # ## Exercise 2.3 · Where the slots go
 #
 # `requests` is a list of `LiveRequest`, as above. The pool has `num_slots` slots.
 #
 # 1. Return four whole numbers: (token_states, reserved, internal, external).
-# 2. Every slot of the pool is in exactly one group.
+# 2. Every slot of the pool is in exactly one group. (`reserved` counts the small letters only: it is not
+#    `reserved_slots`, which is all that a request owns.)
 # 3. Requests may differ in what they reserve, and there may be none.
 #
 # *Size of the answer: about 4 lines.* Stuck? `hint("waste_breakdown")`.
@@ -381,13 +370,11 @@ print("(tokens now, tokens at the end):", queue[:4], "...")
 print("the longest will end with", max(final for _, final in queue), "tokens")
 
 # %% [markdown]
-# ## Guess first
-#
-# The map below starts at `max_len` = 2,048. Halve it with the slider, and twice as many requests fit. What else will
+# **Guess first.** The map below starts at `max_len` = 2,048. Halve it with the slider, and twice as many requests fit. What else will
 # happen? And is there a good place for the slider to stay?
 #
-# Move it with the mouse, or with the arrow keys. Click on a request to read its numbers, which your `waste_breakdown`
-# counts.
+# Move it with the mouse, or go there with Tab and use the arrow keys. Click on a request, or press Enter on it, to read
+# its numbers, which your `waste_breakdown` counts.
 
 # %%
 from pagedlab.widgets import ReservationMap
@@ -422,7 +409,7 @@ for max_len in (1536, 1024, 768, 512, 256):
 # system of that time:
 #
 # - **max**: the longest sequence allowed, 2,048.
-# - **pow2**: guess the answer's length, rounded up to a power of two.
+# - **pow2**: the answer's length rounded up to a power of two, as if somebody guessed it within a factor of two.
 # - **oracle**: the true length, known in advance.
 #
 # Pieces of different sizes need an allocator. These use a *buddy allocator*: all pieces are powers of two.
@@ -438,9 +425,7 @@ for asked in (2048, 499, 520):
 # %% [markdown]
 # What rounding adds belongs to no request, so it counts as external, like pieces too small for anyone.
 #
-# ## Guess first
-#
-# `oracle` never reserves a slot too many. Under full load, what share of the pool will hold tokens: 40, 60 or 90 %?
+# **Guess first.** `oracle` never reserves a slot too many. Under full load, what share of the pool will hold tokens: 40, 60 or 90 %?
 #
 # The next cell simulates 30,000 steps for each way of reserving. In each step every running request stores one token.
 # Every slot is counted by your `waste_breakdown`.
@@ -487,16 +472,14 @@ print(table(runs))
 # %% [markdown]
 # ## What it does to the batch
 #
-# A cache that is mostly empty holds few requests. With 12 GB of cache:
+# A cache that is mostly empty holds few requests. With 12 GiB of cache:
 
 # %%
 for run in runs:
     print(f"{run.policy:14} {run.mean_batch_size:5.2f} requests together  {'#' * round(run.mean_batch_size)}")
 
 # %% [markdown]
-# ## Guess first
-#
-# Alpaca is another workload: short instructions, short answers, 78 tokens on average. How many requests does **max**
+# **Guess first.** Alpaca is another workload: short instructions, short answers, 78 tokens on average. How many requests does **max**
 # run now?
 
 # %%
@@ -509,9 +492,7 @@ for policy in POLICIES:
 # occurs.
 
 # %% [markdown]
-# ## Guess first: the way out
-#
-# Two things cost the memory: *in one piece* and *at the start*. What would a cache look like that does neither?
+# **Guess first: the way out.** Two things cost the memory: *in one piece* and *at the start*. What would a cache look like that does neither?
 #
 # Write a sentence down. Then read on.
 

@@ -24,10 +24,14 @@ PORT_TRIES = 20
 START_PAGE = "00_start_here.ipynb"
 START_TIMEOUT_S = 120
 
-# No news over the lesson, no question which kernel to use, and a widget is still drawn when a notebook is reopened.
+# No news over the lesson, no question which kernel to use, code that wraps where the window is narrow, and a widget is
+# still drawn when a notebook is reopened.
 OVERRIDES = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/notebook-extension:tracker": {"autoStartDefaultKernel": True},
+    "@jupyterlab/notebook-extension:tracker": {
+        "autoStartDefaultKernel": True,
+        "codeCellConfig": {"lineNumbers": False, "lineWrap": True},
+    },
     "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
 }
 
@@ -90,6 +94,8 @@ def environment(folder: Path, token: str) -> dict[str, str]:
     """What the server and its kernels find in their environment. The token stands here, not on a command line."""
     return {
         **THIS_PYTHON_FIRST,
+        # `pagedlab` works in the lab's own terminals and in cells, also where no environment was activated.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "JUPYTER_TOKEN": token,
         "JUPYTER_CONFIG_DIR": str(folder / "jupyter" / "config"),
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "jupyter" / "user-settings"),
@@ -116,6 +122,8 @@ def arguments(port: int, browser: bool, lessons: Path, settings: Path, page: str
         f"--LabApp.app_settings_dir={settings}",
         "--LabApp.extension_manager=readonly",  # asks no package index
         "--LanguageServerManager.autodetect=False",  # looks for no editors' servers on this machine
+        # Not a login shell: that would set PATH anew, without this environment.
+        f"--ServerApp.terminado_settings={{'shell_command': [{os.environ.get('SHELL', '/bin/sh')!r}]}}",
     ]
     return given if browser else [*given, "--no-browser"]
 

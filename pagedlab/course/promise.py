@@ -6,6 +6,7 @@ message of that smallest case.
 """
 
 import math
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
@@ -20,6 +21,9 @@ __all__ = ["Exercise", "Failure", "Judge", "NotAttempted", "Promise", "TimeUp", 
 __all__ += ["count", "tell"]
 
 FEWEST = 5  # inputs that are tried for a promise however slow the answer is
+
+
+NOT_CALLABLE_LIKE_THIS = re.compile(r"takes .*argument|required .*argument|unexpected keyword argument")
 
 
 class Wrong(Exception):
@@ -79,6 +83,15 @@ def promise(name: str, *, examples: int = 100, **inputs):
         return Promise(name, holds, inputs, examples)
 
     return wrap
+
+
+def calling(call: str) -> str:
+    """Note how a learner would write the call that comes next; gives it back. An error in it is told with this line."""
+    _CALLS[:] = [call]
+    return call
+
+
+_CALLS: list[str] = []  # the call that is being tried, in a process that tries one answer
 
 
 @dataclass(frozen=True)
@@ -163,6 +176,7 @@ class Judge:
             # Told before the call, because the call may change what it is given.
             self.example = ", ".join(f"{name} = {tell(value)}" for name, value in inputs.items())
             self.trying(one.name, self.example)
+            _CALLS.clear()
             try:
                 one.holds(answer, **inputs)
             except (HypothesisException, StopTest, TimeUp):  # the search's own ways to end a try
@@ -218,6 +232,7 @@ class Judge:
             return Failure(one.name, error.message, error.example, error.hint, where, printed, error.picture)
         where = self._where(error)
         text, hint = error_text(error), ""
+        example = _CALLS[0] if _CALLS else self.example
         if isinstance(error, TimeUp):
             message = "Your answer was still running when the time was over."
             hint = "Which loop never reaches its end?"
@@ -226,9 +241,12 @@ class Judge:
             hint = "Does a loop or a shape grow with each call?"
         elif where or not any(self.written.values()):
             message = f"Your answer raised {text}"
+        elif isinstance(error, TypeError) and NOT_CALLABLE_LIKE_THIS.search(text):
+            message = f"Your answer can't be called as the exercise says: {text}"
+            hint = "Compare its arguments with the exercise: how many, in which order, under which names?"
         else:  # it was raised later, in the promise that looked at the result
             message = f"What your answer gave back could not be used: {text}"
-        return Failure(one.name, message, self.example, hint, where, printed)
+        return Failure(one.name, message, example, hint, where, printed)
 
     def _is_stub(self, error: BaseException) -> bool:
         """NotImplementedError from a line of the learner's; torch raises it too, for things it can't do."""

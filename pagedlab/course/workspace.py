@@ -4,6 +4,8 @@
     home()/lessons.json                         which shipped version each copy came from (sha256)
     home()/backups/03_block_allocator-DATE.ipynb    what `reset` replaced
 
+A shipped lesson stores what its cells print, for readers. A copy starts without: the guess comes before the result.
+
 A copy that still has the bytes it was made with is replaced when the course brings a new version. Any other file is the
 learner's: it stays, and the new version is offered. A copy that is a link is the learner's as well.
 """
@@ -85,7 +87,7 @@ class Workspace:
             known = dict(origins)
             try:
                 for source in shipped:
-                    self._prepare_one(source.name, source.read_bytes(), origins, done)
+                    self._prepare_one(source.name, without_outputs(source.read_bytes()), origins, done)
             finally:
                 # Also after a failure half-way: what was copied so far must count as untouched next time.
                 if origins != known or not self.manifest.is_file():
@@ -101,7 +103,7 @@ class Workspace:
         name = f"{self._shipped(lesson).name}.ipynb"
         target = self.lessons / name
         with self._clear_errors():
-            fresh = (self.shipped / name).read_bytes()
+            fresh = without_outputs((self.shipped / name).read_bytes())
             origins, _ = self._read_manifest()
             if target.is_dir():
                 raise WorkspaceError(f"{target} is a folder. Move it away, then reset again.")
@@ -181,6 +183,18 @@ class Workspace:
                 f"Cannot use {where}: {error.strerror or error}. Nothing you wrote is lost. Make room or give "
                 f"yourself the right to write there, or set PAGEDLAB_HOME to another folder (now: {self.home})."
             ) from error
+
+
+def without_outputs(notebook: bytes) -> bytes:
+    """The notebook as if no cell had been run. What is no notebook stays as it is."""
+    try:
+        content = json.loads(notebook)
+        for cell in content["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"], cell["execution_count"] = [], None
+    except (ValueError, KeyError, TypeError):
+        return notebook
+    return f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode()
 
 
 def _sha256(data: bytes) -> str:

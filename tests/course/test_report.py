@@ -84,7 +84,7 @@ def test_the_whole_story_is_told():
 
 
 def test_headlines():
-    assert RESULTS["passed"].headline == "a: passed, all 2 promises kept" and RESULTS["passed"].passed
+    assert RESULTS["passed"].headline == "a: passed, both promises kept" and RESULTS["passed"].passed
     assert RESULTS["bare"].headline == "a: not yet" and not RESULTS["bare"].passed
     assert RESULTS["not attempted"].headline == "a: not attempted"
 

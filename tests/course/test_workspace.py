@@ -338,3 +338,28 @@ TestLearnerAndCourse = LearnerAndCourse.TestCase
 TestLearnerAndCourse.settings = settings(
     max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+def test_a_copy_starts_as_if_no_cell_had_been_run(course):
+    cells = [
+        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "Guess first ·"},
+        {
+            "cell_type": "code",
+            "id": "b",
+            "metadata": {},
+            "source": "1 + 1",
+            "execution_count": 3,
+            "outputs": [{"x": 1}],
+        },
+    ]
+    shipped = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    publish(course, NAMES[1], shipped)
+    course.prepare()
+    copy = course.lessons / NAMES[1]
+    found = json.loads(copy.read_bytes())
+    assert [cell["source"] for cell in found["cells"]] == ["Guess first ·", "1 + 1"]
+    assert (found["cells"][1]["outputs"], found["cells"][1]["execution_count"]) == ([], None)
+    assert course.prepare() == workspace_module.Prepared()  # and such a copy counts as untouched
+    copy.write_text("my work")
+    course.reset("03")
+    assert json.loads(copy.read_bytes()) == found

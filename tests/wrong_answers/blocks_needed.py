@@ -53,7 +53,7 @@ def at_least_one_block(num_tokens, block_size):
     return max(1, -(-num_tokens // block_size))
 
 
-@wrong(ROOM, "NoneType")
+@wrong(ROOM, "Nothing was returned")
 def forgets_to_return(num_tokens, block_size):
     blocks = -(-num_tokens // block_size)  # noqa: F841
 
@@ -74,6 +74,11 @@ def counts_down_by_the_wrong_thing(num_tokens, block_size):
     while blocks * block_size < num_tokens or blocks == 0:
         blocks += 0
     return blocks
+
+
+@wrong(ROOM, "can't be called as the exercise says")
+def takes_one_argument(num_tokens):
+    return -(-num_tokens // 16)
 
 
 seen = []

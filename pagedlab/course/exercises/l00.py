@@ -4,7 +4,7 @@ import numbers
 
 from hypothesis import strategies as st
 
-from pagedlab.course.promise import Exercise, Wrong, count, promise, tell
+from pagedlab.course.promise import Exercise, Wrong, calling, count, promise, tell
 
 TOKENS = st.integers(0, 200)
 BLOCK_SIZE = st.integers(1, 64)
@@ -12,6 +12,10 @@ BLOCK_SIZE = st.integers(1, 64)
 
 def whole_number(result, call: str) -> int:
     """The result as an int; a float such as 3.0 is not a count of blocks."""
+    if result is None:
+        raise Wrong(
+            "Nothing was returned.", f"{call} returned None", "`print` shows a result; `return` hands it to the caller."
+        )
     if isinstance(result, bool) or not isinstance(result, numbers.Integral):
         raise Wrong(
             f"A number of blocks is a whole number; this is {type(result).__name__}.",
@@ -23,7 +27,7 @@ def whole_number(result, call: str) -> int:
 
 @promise("There is room for every token", num_tokens=TOKENS, block_size=BLOCK_SIZE)
 def room_for_all(answer, num_tokens, block_size):
-    call = f"blocks_needed({num_tokens}, {block_size})"
+    call = calling(f"blocks_needed({num_tokens}, {block_size})")
     blocks = whole_number(answer(num_tokens, block_size), call)
     if blocks * block_size < num_tokens:
         raise Wrong(
@@ -35,7 +39,7 @@ def room_for_all(answer, num_tokens, block_size):
 
 @promise("Not one block more than needed", num_tokens=TOKENS, block_size=BLOCK_SIZE)
 def none_to_spare(answer, num_tokens, block_size):
-    call = f"blocks_needed({num_tokens}, {block_size})"
+    call = calling(f"blocks_needed({num_tokens}, {block_size})")
     blocks = whole_number(answer(num_tokens, block_size), call)
     if (blocks - 1) * block_size >= num_tokens and blocks > 0:
         raise Wrong(

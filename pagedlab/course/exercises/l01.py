@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pagedlab.attention import attend as right_attend
 from pagedlab.cache.growing import GrowingCache
-from pagedlab.course.promise import Exercise, Wrong, count, promise
+from pagedlab.course.promise import Exercise, Wrong, calling, count, promise
 from pagedlab.course.tensors import Suspect, expect_tensor, expect_untouched, randn
 from pagedlab.model.generate import generate
 from pagedlab.model.tiny import tiny_llama
@@ -25,7 +25,8 @@ def attend_inputs(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: 
     q = randn(seed, num_heads, head_dim)
     keys = randn(seed + 1, num_kv_heads, num_tokens, head_dim)
     values = randn(seed + 2, num_kv_heads, num_tokens, head_dim)
-    call = f"attend(q[{num_heads}, {head_dim}], keys[{num_kv_heads}, {num_tokens}, {head_dim}], values[same])"
+    shapes = f"q[{num_heads}, {head_dim}], keys[{num_kv_heads}, {num_tokens}, {head_dim}], values[same]"
+    call = calling(f"attend({shapes})")
     return q, keys, values, call
 
 
@@ -50,7 +51,12 @@ def attend_mistakes(q, keys, values) -> tuple[Suspect, ...]:
         Suspect(
             mix((scores / head_dim).softmax(-1)),
             "The scores were divided by head_dim, not by its square root.",
-            "What is the spread of a sum of head_dim products?",
+            "Dot products grow with the square root of head_dim, so that is what evens them out.",
+        ),
+        Suspect(
+            mix((scores / 8).softmax(-1)),
+            "The scores were scaled by the square root of 64.",
+            f"That is the real model's head_dim. Here it is {head_dim}: take it from q's shape.",
         ),
         Suspect(mix(scaled), "The scores were used as weights as they are.", "Weights must be positive and sum to 1."),
         Suspect(
@@ -76,7 +82,7 @@ def attend_mistakes(q, keys, values) -> tuple[Suspect, ...]:
                 torch.einsum("hd,td->ht", q, keys[0]).div(math.sqrt(head_dim)).softmax(-1), values[:1].expand_as(each_v)
             ),
             "All query heads read the first kv head.",
-            f"Only heads 0 to {group - 1} do: head h reads kv head h // {group}.",
+            f"Head h reads kv head h // {group}.",
         ),
         Suspect(values[:, -1].repeat_interleave(group, 0), "Only the newest token was read.", "All tokens count."),
     )
@@ -189,13 +195,14 @@ def pair(result, call: str):
 
 def appended(answer, layers: int, steps: list[int]):
     """Append step by step; yields after each append what came back and what should have."""
+    told = [calling(f"cache = GrowingCache({layers})")]
     cache = answer(layers)
-    told = [f"cache = GrowingCache({layers})"]
     so_far: dict[int, list] = {layer: [] for layer in range(layers)}
     for step in step_tensors(layers, steps):
         for layer, (keys, values) in enumerate(step):
             call = f"cache.append({layer}, keys, values)  # {count(keys.shape[1], 'token')}"
             told.append(call)
+            calling("\n".join(told))
             so_far[layer].append((keys, values))
             got = pair(cache.append(layer, keys.clone(), values.clone()), call)
             if len(told) == 2 and getattr(got[0], "ndim", 0) == 3 and got[0].shape[1] > keys.shape[1]:
@@ -318,8 +325,8 @@ def caches_are_separate(answer, steps):
 class Recorder:
     """The model, and a note of every call: what was fed, and whether the cache went along."""
 
-    def __init__(self, model, cache, eos_token_id):
-        self.model, self.cache, self.fed = model, cache, []
+    def __init__(self, model, cache, call, eos_token_id):
+        self.model, self.cache, self.call, self.fed = model, cache, call, []
         self.config = replace(model.config, eos_token_id=eos_token_id)
 
     def __call__(self, token_ids, cache=None, logits_to_keep=0):
@@ -335,7 +342,11 @@ class Recorder:
             )
         self.fed.append(ids)
         if sum(map(len, self.fed)) > 500:
-            raise Wrong("More than 500 tokens were fed.", self.story(), "When does the loop end?")
+            raise Wrong(
+                "More than 500 tokens were fed.",
+                f"{self.call}\n{self.story()}",
+                "When does the loop end? No new tokens at all may be asked for, too.",
+            )
         return self.model(token_ids, cache, logits_to_keep)
 
     def flat(self, token_ids) -> list[int]:
@@ -359,7 +370,10 @@ class Recorder:
         return f"{self.story()}\nmodel({shortened(ids)}, cache)".strip()
 
     def story(self) -> str:
-        return "\n".join(f"model({shortened(ids)}, cache)" for ids in self.fed)
+        calls = [f"model({shortened(ids)}, cache)" for ids in self.fed]
+        if len(calls) > 8:
+            calls[5:-2] = [f"… {len(calls) - 7} calls more"]
+        return "\n".join(calls)
 
 
 def shortened(ids: list[int]) -> str:
@@ -375,8 +389,8 @@ def generated(answer, prompt, num_new, seed=0):
     model = tiny_llama(seed=seed)
     cache = GrowingCache(model.config.num_hidden_layers)
     right = generate(model, list(prompt), num_new)
-    recorder = Recorder(model, cache, eos_token_id=right[0] if right else None)  # no reason to stop: none was agreed
-    call = f"generate_cached(model, {prompt}, {num_new}, cache)"
+    call = calling(f"generate_cached(model, {prompt}, {num_new}, cache)")
+    recorder = Recorder(model, cache, call, eos_token_id=right[0] if right else None)  # no reason to stop: none agreed
     given = list(prompt)
     result = answer(recorder, given, num_new, cache)
     if given != prompt:

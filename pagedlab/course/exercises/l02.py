@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pagedlab.cache.accounting import LiveRequest
 from pagedlab.cache.static import CacheFullError
-from pagedlab.course.promise import Exercise, Wrong, count, promise
+from pagedlab.course.promise import Exercise, Wrong, calling, count, promise
 
 # --- kv_bytes_per_token -----------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ def bytes_mistakes(config: Shape, size: int):
 
 def expect_bytes(answer, config: Shape, size: int):
     told = ", ".join(f"{name}={value}" for name, value in vars(config).items())
-    call = f"config: {told}\nkv_bytes_per_token(config, {size})"
+    call = calling(f"config: {told}\nkv_bytes_per_token(config, {size})")
     got = answer(config, size)
     if isinstance(got, bool) or not isinstance(got, numbers.Integral):
         raise Wrong(
@@ -149,7 +149,7 @@ class Filling:
     def __init__(self, answer, layers: int, batch: int, max_len: int):
         self.sizes = (layers, batch, NUM_KV_HEADS, max_len, HEAD_SIZE)
         self.layers, self.batch, self.max_len = layers, batch, max_len
-        self.story = [f"cache = StaticCache{self.sizes}"]
+        self.story = [calling(f"cache = StaticCache{self.sizes}")]
         self.cache = answer(*self.sizes)
         self.tokens = [0] * batch
         for name in ("keys", "values"):
@@ -183,6 +183,7 @@ class Filling:
         values = -keys
         call = f"cache.append({layer}, {row}, keys, values)"
         self.story.append(f"{call}  # {count(num_new, 'token')}")
+        calling(self.told)
         result = self.cache.append(layer, row, keys, values)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise Wrong(
@@ -472,7 +473,7 @@ def live_requests(draw):
     for _ in range(draw(st.integers(0, 3))):
         stored, to_come, unused = draw(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)))
         requests.append(LiveRequest(stored, stored + to_come, stored + to_come + unused))
-    return requests, sum(request.reserved_slots for request in requests) + draw(st.integers(0, 9))
+    return requests, max(1, sum(request.reserved_slots for request in requests) + draw(st.integers(0, 9)))
 
 
 LIVE = live_requests()
@@ -481,7 +482,7 @@ LIVE = live_requests()
 def four_counts(answer, requests, num_slots) -> tuple[str, dict[str, int]]:
     """How the call reads, and the four numbers by name."""
     listed = ", ".join(f"LiveRequest({r.num_tokens}, {r.final_tokens}, {r.reserved_slots})" for r in requests)
-    call = f"# LiveRequest(num_tokens, final_tokens, reserved_slots)\nwaste_breakdown([{listed}], {num_slots})"
+    call = calling(f"# LiveRequest(num_tokens, final_tokens, reserved_slots)\nwaste_breakdown([{listed}], {num_slots})")
     result = answer(list(requests), num_slots)
     shape = "Return a tuple: token_states, reserved, internal, external."
     if isinstance(result, dict | set | str):
