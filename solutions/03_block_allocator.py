@@ -4,8 +4,8 @@
 # *About 60 minutes. You will write a block allocator that never hands a block to two owners, and mend two that did
 # worse.*
 #
-# In lesson 2, memory was taken in one piece and at the start, and most of it stayed empty. Operating systems met the
-# same problem in the 1960s, and solved it: **hand out memory in small pages of one size, and only when somebody
+# In lesson 2, memory was taken in one piece and at the start, and most of it stayed empty. Operating systems had the
+# same problem, and solved it in the 1960s: **hand out memory in small pages of one size, and only when somebody
 # writes.**
 #
 # Our page is a **block**: room for the keys and values of 16 tokens. Who keeps the books?
@@ -21,8 +21,8 @@ parts
 # %% [markdown]
 # ## Guess first
 #
-# A request has 37 tokens. A block holds 16. How many blocks does it need, and how many slots stay empty? Over all
-# lengths, what is the worst that can happen?
+# A request has 37 tokens. A block holds 16. How many blocks does it need, and how many slots stay empty? What is the
+# worst case, over all lengths?
 
 # %%
 def empty_slots(num_tokens, block_size=16):
@@ -83,13 +83,13 @@ print("C:", c, " free:", free)
 show({"B": (b, 5), "C": (c, 18)}, free)
 
 # %% [markdown]
-# C lives in blocks 5, 6, 7, 0 and 1. Its list of numbers, in order, is all it needs to find its tokens again. (That is
-# its *block table*; lesson 4 is about it.)
+# C lives in blocks 5, 6, 7, 0 and 1. That list is all it needs to find its tokens again. (It is C's *block table*,
+# which lesson 4 is about.)
 #
 # ## A pool that is worn
 #
-# One gap was easy. Let 400 requests come and go, each with 1 to 12 blocks, for 4 to 19 steps. A request that finds too
-# little room is turned away.
+# One gap was easy. Let 400 requests come, one a step. Each takes 1 to 12 blocks and stays for 4 to 19 steps. If there
+# is too little room, it is turned away.
 
 # %%
 import random
@@ -123,8 +123,8 @@ def serve(in_one_piece):
 # %% [markdown]
 # ## Guess first
 #
-# In vain means: enough blocks are free, and the request can't have them. How often will that be, if requests must lie
-# in one piece? And if any free block will do?
+# "In vain" means: enough blocks are free, and the request can't have them. How often does that happen if a request must
+# lie in one piece? And if any free block will do?
 
 # %%
 pieces, pieces_in_vain = serve(in_one_piece=True)
@@ -152,8 +152,8 @@ for name, history in (("in one piece", pieces), ("block by block", blocks)):
     print(f"{name:15} {used:.0%} of the blocks in use, steps 100 to 400")
 
 # %% [markdown]
-# On the left, white strips that are too narrow for whoever comes. On the right, requests are torn into many pieces,
-# and it does no harm: every free block is as good as any other. That is why all blocks have **one size**.
+# On the left, white strips, too narrow for whoever comes. On the right, requests are torn into pieces, and it does no
+# harm: any free block is as good as another. It can't happen in vain there, because all blocks have **one size**.
 
 # %% [markdown]
 # ## The shortest allocator
@@ -185,8 +185,8 @@ class Careless:
 # %% [markdown]
 # ## Guess first
 #
-# It runs, and it refuses when too few are free. One short series of calls breaks it all the same. Can you find it,
-# before the check does?
+# It runs, and it refuses when too few are free. Yet a short series of calls breaks it. Can you find one before the
+# check does?
 #
 # (`keep=False`: this is not your answer, so it isn't saved.)
 
@@ -196,11 +196,10 @@ check("block_allocator", Careless, keep=False)
 # %% [markdown]
 # Read it from the top. A got block 0 and gave it back, twice. Now the free list has it twice, and B and C both get it.
 #
-# Nobody is told. B writes its keys, C writes over them, and B goes on to answer out of C's text. **A pool that has lost
-# count doesn't crash. It mixes up its users.**
+# No error is raised. B writes its keys, C writes over them, and B goes on to answer out of C's text. **A pool that has
+# lost count doesn't crash. It mixes up its users.**
 #
-# The check made up hundreds of such series, and told you the shortest one that goes wrong. Yours will be told like
-# this.
+# The check made up hundreds of such series, and shows the shortest one that goes wrong. It will do the same for yours.
 
 # %% [markdown]
 # ## Two owners on purpose
@@ -213,8 +212,8 @@ shared = {"A": ([0, 1, 2], 11), "B": ([0, 1, 3], 9)}
 show(shared, free=[4, 5, 6, 7])
 
 # %% [markdown]
-# Blocks 0 and 1 are hatched: two tables name them. Somebody must know that number, the **reference count**: how many
-# hold this block.
+# Blocks 0 and 1 are hatched: two tables name them. Somebody must know how many hold a block. That number is its
+# **reference count**.
 #
 # ## Guess first
 #
@@ -227,11 +226,11 @@ for block in (0, 1, 2):
 print("free now:", [block for block, count in ref_counts.items() if count == 0])
 
 # %% [markdown]
-# Only block 2: its count came to 0. B still holds the others. Counting also explains the accident above: block 0 had
-# no holder when it was freed the second time, so there was nobody who could let go.
+# Only block 2: its count came to 0. B still holds the others. Counting also explains the accident above. When block 0
+# was freed again it had no holder, so there was nobody who could let go.
 #
-# How sequences come to share blocks, and what happens when one of them writes, is for lesson 6. The counting has to be
-# right today.
+# How sequences come to share, and what happens when one of them writes, is for lesson 6. The counting must be right
+# today.
 
 # %% [markdown]
 # ## Exercise 3.1 · The allocator
@@ -251,7 +250,8 @@ print("free now:", [block for block, count in ref_counts.items() if count == 0])
 # | names a block that the pool doesn't have | `UnknownBlockError(block, num_blocks)` |
 # | names a block twice | `DuplicateBlockError(block)` |
 #
-# *Size of the answer: about 30 lines; start with `allocate`, and check often.* Stuck? `hint("block_allocator")`.
+# *Size of the answer: about 30 lines, with a helper that looks at the blocks of a call.* Begin with `allocate`, and
+# check often. Stuck? `hint("block_allocator")`.
 
 # %% tags=["exercise"]
 from pagedlab.cache.allocator import BlockNotInUseError, DoubleFreeError, DuplicateBlockError, UnknownBlockError
@@ -261,14 +261,14 @@ class BlockAllocator:
     def __init__(self, num_blocks):
         ### BEGIN SOLUTION
         self.num_blocks = num_blocks
-        self.free_blocks = list(range(num_blocks))
+        self.free_list = list(range(num_blocks))
         self.holders = [0] * num_blocks
         ### END SOLUTION
 
     @property
     def num_free(self):
         ### BEGIN SOLUTION
-        return len(self.free_blocks)
+        return len(self.free_list)
         ### END SOLUTION
 
     def ref_count(self, block):
@@ -281,9 +281,9 @@ class BlockAllocator:
     def allocate(self, n):
         """Returns a list of n block ids."""
         ### BEGIN SOLUTION
-        if n > len(self.free_blocks):
-            raise OutOfBlocksError(n, len(self.free_blocks), self.num_blocks)
-        blocks = [self.free_blocks.pop() for _ in range(n)]
+        if n > len(self.free_list):
+            raise OutOfBlocksError(n, len(self.free_list), self.num_blocks)
+        blocks = [self.free_list.pop() for _ in range(n)]
         for block in blocks:
             self.holders[block] = 1
         return blocks
@@ -304,7 +304,7 @@ class BlockAllocator:
         for block in blocks:
             self.holders[block] -= 1
             if self.holders[block] == 0:
-                self.free_blocks.append(block)
+                self.free_list.append(block)
 
     def look_at(self, blocks, error_if_free):
         seen = set()
@@ -341,8 +341,8 @@ a.append_tokens(4)
 a.free()
 
 # %% [markdown]
-# Step forwards and backwards with the buttons, or with the arrow keys. Where did A's fourth word go, and what did that
-# do to the free list?
+# Step forwards and backwards with the buttons, or with the arrow keys. When did A get its second block, and why not
+# before?
 
 # %%
 explorer = BlockTableExplorer(recorder, step=3)
@@ -369,12 +369,12 @@ print("unchanged:", (recorder.num_free, [recorder.ref_count(block) for block in 
 
 # %% [markdown]
 # `good` still has its holder, although it came first in the list. A call that did half its work and then raised would
-# leave its caller with no way to find out which half.
+# leave its caller to find out which half.
 
 # %% [markdown]
 # ## What does it cost?
 #
-# An allocator works between two steps of the model, while the GPU waits. A large GPU has a hundred thousand blocks.
+# An allocator works between two steps of the model, while the GPU waits. A large GPU has tens of thousands of blocks.
 # Here is a tempting design: no free list at all, since the counts say which blocks are free.
 
 # %%
@@ -396,8 +396,8 @@ class Search:
 # %% [markdown]
 # ## Guess first
 #
-# Take one block and give it back. How does the time grow from a pool of 100 blocks to one of 100,000, for `Search` and
-# for a free list?
+# Take one block and give it back. From a pool of 100 blocks to one of 100,000, how does the time grow? For `Search`,
+# and for a free list?
 
 # %%
 import time
@@ -412,18 +412,17 @@ def microseconds(pool, calls=20):
 
 for num_blocks in (100, 10_000, 100_000):
     search, yours = microseconds(Search(num_blocks)), microseconds(parts.block_allocator(num_blocks))
-    print(f"measured: {num_blocks:7,} blocks: Search {search:8.1f} us, free list {yours:5.1f} us")
+    print(f"measured: {num_blocks:7,} blocks: Search {search:8.1f} us, parts.block_allocator {yours:5.1f} us")
 
 # %% [markdown]
-# `Search` looks at every block to find one, so its time grows with the pool. Taking from the end of a list doesn't care
-# how long the list is. That is written **O(1)**: the cost per block is constant. (Your own design is measured in the
-# second column. The check accepts slow ones too.)
+# `Search` looks at every block to find one, so its time grows with the pool. Taking from the end of a list costs the
+# same however long the list is. That is written **O(1)**. (The check accepts slow designs too.)
 
 # %% [markdown]
 # ## Find the bug
 #
-# Now to allocators that were really used. Two mistakes from public bug reports, each put into a small class that is
-# otherwise right. Both stand on these books:
+# Two mistakes from public bug reports follow, each put into a small class that is otherwise right. Both stand on these
+# books:
 
 # %%
 class Books:
@@ -448,8 +447,8 @@ class Books:
 
 
 # %% [markdown]
-# The first report: Wenyueh/MinivLLM#70, mended in #84. The server runs well for a while. Then it accepts no more
-# requests, although none is running.
+# The first report: Wenyueh/MinivLLM#70, with a mend in #84. With such a pool a server runs well for a while. Then it
+# accepts no more requests, although none is running.
 
 # %%
 class Leaky(Books):
@@ -509,17 +508,17 @@ class Mended(Leaky):
 check("block_allocator", Mended, keep=False)
 
 # %% [markdown]
-# A new block began with 0 holders, although somebody had just taken it. Freed, it came to -1; and the line that puts a
-# block back waits for exactly 0. Each request took its blocks to the grave.
+# A new block began with 0 holders, although somebody had just taken it. Freed, it came to -1, and the line that puts
+# blocks back waits for 0. Every request took its blocks with it.
 #
-# Nothing raised, and no text was wrong. Leaks show up after hours, which is why the check asks after every series of
-# calls: *can all free blocks be had?*
+# Nothing was raised, and no text was wrong. A leak shows up after hours. So the check asks after every series of calls:
+# *can all free blocks be had?*
 
 # %% [markdown]
 # ## One call, the same block twice
 #
 # The second report is vllm-project/vllm#1556. Some models look back only over a **sliding window**, and need no more
-# blocks than the window has. The tables of that time went round in a ring: a long sequence on two blocks had the table
+# blocks than fit into it. vLLM's tables went round in a ring then. A long sequence with a window of two blocks:
 
 # %%
 window = [4, 7]
@@ -594,11 +593,11 @@ class Counted(ByEntries):
 check("block_allocator", Counted, keep=False)
 
 # %% [markdown]
-# vLLM's own mend (#3347) was on the caller's side: the function that shares a table now names each block once. Ours
-# makes the allocator refuse, so that the next caller finds out at once. It was worth it: the same mistake came back
-# years later by another way (vllm-project/vllm#42571).
+# vLLM's own mend (#3347) was on the caller's side: from then on `fork`, which shares a table, counted each block once.
+# Ours makes the allocator refuse, so that any caller finds out. There was another: two years later, repeated blocks
+# came in by a different way (vllm-project/vllm#42571).
 #
-# In #1584 somebody got rid of the error in one line: where vLLM raised *Double free*, `return 0`. The program no longer
+# vLLM did notice: it raised *Double free*. In #1584 a user replaced that line by `return 0`, and the program no longer
 # stopped.
 #
 # ## Guess first
@@ -606,31 +605,31 @@ check("block_allocator", Counted, keep=False)
 # What did that line turn the error into? You have seen the picture today.
 
 # %% [markdown]
-# Into the picture of `Careless`, in the worst case. By the time a double free is noticed, somebody has lost count. The
-# error is the last moment at which anybody can tell.
+# Possibly into the picture of `ByEntries`: whoever still holds the block doesn't know that it was given away. When a
+# double free is noticed, somebody has already lost count, and the error is the last chance to hear of it.
 
 # %% [markdown]
 # ## A busy day
 #
-# Back to your own. A pool of 1 GiB, and 2,000 requests of 1 to 600 tokens that come and go. At each step, every slot is
-# accounted for.
+# Back to your own. A pool of 1 GiB, and 2,000 requests of 1 to 600 tokens. After each, every block is accounted for.
 
 # %%
-pool, waiting, live, most_empty = parts.block_allocator(1456), random.Random(5), {}, 0
+num_blocks = 2**30 // bytes_per_block
+pool, draw, live, most_empty = parts.block_allocator(num_blocks), random.Random(5), {}, 0
 for request in range(2000):
-    num_tokens = 1 + int(waiting.random() * 600)
+    num_tokens = 1 + int(draw.random() * 600)
     while parts.blocks_needed(num_tokens, 16) > pool.num_free:  # the oldest one finishes
         pool.free(live.pop(next(iter(live))))
     live[request] = pool.allocate(parts.blocks_needed(num_tokens, 16))
     most_empty = max(most_empty, 16 * len(live[request]) - num_tokens)
-    assert pool.num_free + sum(map(len, live.values())) == 1456
+    assert pool.num_free + sum(map(len, live.values())) == num_blocks
 print(f"most slots that a request left empty: {most_empty}")
 print(f"at the end: {len(live)} requests, {pool.num_free} blocks free")
 
 # %%
 for blocks_held in live.values():
     pool.free(blocks_held)
-print(f"after the last one: {pool.num_free} of 1456 blocks free")
+print(f"after the last one: {pool.num_free} of {num_blocks:,} blocks free")
 
 # %% [markdown]
 # Every block came back. No request wasted more than 15 slots, as the bound said.
@@ -639,8 +638,8 @@ print(f"after the last one: {pool.num_free} of 1456 blocks free")
 #
 # - **Threads.** Two calls at the same time would need a lock. vLLM's scheduler is a single thread.
 # - **What to do when the pool is full.** The allocator says no; who has to wait, or to leave, is for lesson 7.
-# - **Contents.** A freed block keeps its old keys and values. Nobody cleans up: the next owner writes before it reads.
-#   Lesson 4 makes sure of that.
+# - **Contents.** A freed block keeps its old keys and values. Nobody cleans up: its next owner has to write before it
+#   reads.
 
 # %% [markdown]
 # ## What you learned

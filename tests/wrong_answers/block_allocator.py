@@ -1,5 +1,7 @@
 """Plausible wrong answers to `block_allocator`: a right one, and classes that differ from it in one thing."""
 
+from collections import defaultdict
+
 from pagedlab.cache.allocator import (
     BlockNotInUseError,
     DoubleFreeError,
@@ -94,7 +96,7 @@ class CountsFromOne(Right):
         self.holders = [0] * (num_blocks + 1)
 
 
-@wrong(OWNER, "raised OutOfBlocksError")
+@wrong(OWNER, "exactly n are free")
 class RefusesTheLastBlock(Right):
     def allocate(self, n):
         if n >= len(self.free_blocks):
@@ -130,6 +132,15 @@ class PeeksInALoop(Right):
         if n:
             self.free_blocks.pop()
         return blocks
+
+
+@wrong(OWNER, "BlockAllocator(1001)")
+class FixedSize(Right):
+    """Room for as many blocks as the example in the lesson had."""
+
+    def __init__(self, num_blocks):
+        super().__init__(num_blocks)
+        self.holders = [0] * 64
 
 
 # --- taking back ---
@@ -201,7 +212,7 @@ class PutsEverythingBack(Right):
         self.free_blocks = list(range(self.num_blocks))
 
 
-@wrong(AGAIN, "raised TypeError")
+@wrong(AGAIN, "free and share a list of ids")
 class FreesOneBlock(Right):
     """Takes a single id where the contract has a list."""
 
@@ -364,6 +375,38 @@ class ForgetsEveryHolderAtOnce(Right):
     def drop(self, block):
         self.holders[block] = 0
         self.free_blocks.append(block)
+
+
+@wrong(COUNTS, "asking for a ref_count change")
+class ReadingCounts(Right):
+    """A defaultdict gets a key by being asked, and the keys are taken for the blocks in use."""
+
+    def __init__(self, num_blocks):
+        super().__init__(num_blocks)
+        self.holders = defaultdict(int)
+
+    @property
+    def num_free(self):
+        return self.num_blocks - len(self.holders)
+
+    def allocate(self, n):
+        if n > self.num_free:
+            raise OutOfBlocksError(n, self.num_free, self.num_blocks)
+        return self.take(n)
+
+    def look(self, blocks, error):
+        for block in blocks:
+            if not 0 <= block < self.num_blocks:
+                raise UnknownBlockError(block, self.num_blocks)
+            if block not in self.holders:
+                raise error(block)
+        if len(set(blocks)) < len(blocks):
+            raise DuplicateBlockError(next(block for block in blocks if blocks.count(block) > 1))
+
+    def drop(self, block):
+        super().drop(block)
+        if self.holders[block] == 0:
+            del self.holders[block]
 
 
 @wrong(LAST, "num_free says")
@@ -574,7 +617,7 @@ class NamesTheFirstBlock(Right):
 
 @wrong(DOUBLE, "class body")
 class SharesItsCounts(Right):
-    holders = [0] * 64
+    holders = [0] * 2000
 
     def __init__(self, num_blocks):
         self.num_blocks = num_blocks

@@ -14,14 +14,17 @@ from pagedlab.cache.allocator import (
 )
 from pagedlab.course.promise import Exercise, Wrong, count, promise, tell
 from pagedlab.course.words import error_text
+from pagedlab.errors import PagedLabError
 
 # (verb, number, leave): how many blocks to allocate, or which holder it is about; `leave` of its blocks are left out.
 NUM_BLOCKS = st.integers(1, 6)
+SPARE = st.sampled_from([0, 1, 2, 1000])
 NUMBER, LEAVE = st.integers(0, 3), st.integers(0, 1)
 PLAIN = st.lists(st.tuples(st.sampled_from(["allocate", "free"]), NUMBER, LEAVE), max_size=7)
 SHARING = st.lists(st.tuples(st.sampled_from(["allocate", "free", "share"]), NUMBER, LEAVE), max_size=8)
 
 OWNERSHIP = "A block is free or it is held. What must change when it is handed out, and what when it comes back?"
+INPUTS = "allocate is given a number, free and share a list of ids. What do your own lists hold by now, and how many?"
 NEW = "A new pool is all free. What stands in the class body is shared by all pools: make it in __init__."
 WHOLE_CALL = "First look at every block of the call. Only when all of them are fine, change something."
 
@@ -34,6 +37,7 @@ class Replay:
         self.holders: dict[str, list[int]] = {}
         self.made = 0  # holders so far, those that have let go included
         self.handed_out: set[int] = set()
+        self.reads = False  # whether all ref counts are read between the calls
         self.calls = 0  # that may have changed something
         self.story = [f"{name} = BlockAllocator({num_blocks})"]
         self.pool = answer(num_blocks)
@@ -60,7 +64,7 @@ class Replay:
         from pagedlab.widgets import block_picture, pool_state
 
         tables = {name: (held, len(held)) for name, held in self.holders.items()}
-        state = pool_state(tables, num_blocks=self.num_blocks, block_size=1)
+        state = pool_state(tables, num_blocks=self.num_blocks)  # no block size: a cell is a block
         inside = [block for block in blocks if 0 <= block < self.num_blocks]
         title = f"After {count(len(self.story) - 1, 'call')}: {message}"
         picture = block_picture(state, title=title, problem=inside)
@@ -90,16 +94,22 @@ class Replay:
         except Exception as error:
             kind = type(error).__name__
             self.add(f"raised {error_text(error)}")
+            if self.reads and verb != "ref_count":
+                self.story.insert(1, "# after each call, ref_count is read for every block")
             blocks = argument if isinstance(argument, list) else [argument] if verb == "ref_count" else []
             if isinstance(error, OutOfBlocksError):
                 free = len(self.free_blocks)
                 verb_is = "is" if free == 1 else "are"
                 message = f"{count(free, 'block')} {verb_is} free, but `{verb}({argument})` raised OutOfBlocksError."
                 hint = hint or "Which blocks does your pool take for free? Does every block find its way back?"
-                hint = hint if self.calls else NEW
+                if not self.calls:
+                    hint = "A new pool is all free, and n blocks can be had when exactly n are free."
+                    hint = "Does asking for a ref_count change something?" if self.reads else hint
                 raise self.wrong(message, hint, *self.free_blocks) from error
             message = f"`{verb}({argument})` is a proper call, but it raised {kind}."
-            raise self.wrong(message, hint or OWNERSHIP, *blocks) from error
+            raise self.wrong(
+                message, hint or (OWNERSHIP if isinstance(error, PagedLabError) else INPUTS), *blocks
+            ) from error
         self.calls += verb != "ref_count"
         if self.spoil and isinstance(argument, list):
             given.clear()  # the caller's list, to do with as it likes
@@ -236,6 +246,7 @@ class Replay:
                     f"Block {block} {held}; `{ask.split('.')[1]}` says {number}.", hint if self.calls else NEW, block
                 )
             del self.story[before:]
+        self.reads = True
 
     def take_all(self, hint: str, lost: str = "") -> None:
         """Every block that is free can be had, and no other."""
@@ -266,7 +277,7 @@ HOW_TO_RAISE = {
 # --- allocate and free ------------------------------------------------------------------------------------------------
 
 
-@promise("A block goes to one owner", examples=60, asks=st.lists(NUMBER, max_size=4), spare=st.integers(0, 2))
+@promise("A block goes to one owner", examples=60, asks=st.lists(NUMBER, max_size=4), spare=SPARE)
 def one_owner(answer, asks, spare):
     replay = Replay(answer, max(1, sum(asks) + spare))
     for n in asks:
@@ -535,10 +546,10 @@ EXERCISES = (
             "share and free refuse the same things. Write one helper that looks at all blocks of a call and raises; "
             "call it first, and change the counts after it. `0 <= block < self.num_blocks` keeps -1 out, and a set is "
             "shorter than its list when an id is named twice.",
-            "allocate: if n > len(self.free_blocks), raise OutOfBlocksError(n, len(self.free_blocks), "
+            "allocate: if n > len(self.free_list), raise OutOfBlocksError(n, len(self.free_list), "
             "self.num_blocks). Then pop n ids and set each count to 1.\n"
             "free, once everything was looked at: for each block, self.holders[block] -= 1; "
-            "if self.holders[block] == 0: self.free_blocks.append(block).",
+            "if self.holders[block] == 0: self.free_list.append(block).",
         ),
     ),
 )
