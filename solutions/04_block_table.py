@@ -66,6 +66,8 @@ print("token 37 lies in slot", slot)
 print("and back:", divmod(slot, block_size))
 
 # %% [markdown]
+# Slots count through the whole pool. Where a block is named too, the place alone will do: "block 9 slot 5" is slot 149.
+#
 # ## Guess first
 #
 # Tokens 31 and 32 are neighbours in the text. How many slots apart do they lie?
@@ -176,8 +178,8 @@ except IndexError:
 # Now the memory. For one layer, the keys of all blocks are a single tensor, and the values another one:
 # `[num_blocks, num_kv_heads, block_size, head_dim]`.
 #
-# We fill both with NaN, *not a number*. Whatever is computed with a NaN becomes NaN, so reading a slot that nobody wrote
-# will show.
+# We fill both with NaN, *not a number*. Whatever is computed with a NaN becomes NaN, so if anybody reads a slot that
+# nobody wrote, it will show.
 
 # %%
 num_blocks, num_kv_heads, head_dim = 12, config.num_key_value_heads, config.head_dim
@@ -188,8 +190,8 @@ print(list(key_cache.shape), "holds", num_blocks * block_size, "slots")
 # %% [markdown]
 # ## A token that must not be stored
 #
-# Some steps carry tokens that nobody wants to keep. GPUs like batches of a fixed size, so 5 tokens may be sent as 8, and
-# 3 of them are dummies. A dummy gets slot **-1**: skip it.
+# Some steps carry tokens that nobody wants to keep. GPUs like batches of a fixed size, so 5 tokens may be sent as 8,
+# and 3 of them are dummies. A dummy gets slot **-1**: skip it.
 #
 # ## Guess first
 #
@@ -201,12 +203,9 @@ row = torch.arange(192).view(12, 16)  # 12 blocks of 16 slots, each holding its 
 print("so the dummy would land in slot", int(row[-1 // 16, -1 % 16]))
 
 # %% [markdown]
-# No error: the last slot of the last block is overwritten, whoever owns it. Both of these happened to real servers, in
-# GPU programs:
-#
-# - Triton, a language for them, rounds -1 / 16 to 0. Place -1 of block 0 lies *before* the cache
-#   (NVIDIA/TensorRT-LLM#18673).
-# - -1 was turned into a slot that was in use (sgl-project/sglang#36880).
+# No error: the last slot of the last block is overwritten, whoever owns it. Real servers had relatives of this bug. In
+# Triton, a language for GPUs, -1 // 16 is 0 and -1 % 16 is -1: a place *before* the cache
+# (NVIDIA/TensorRT-LLM#18673). Elsewhere -1 was turned into a slot that was in use (sgl-project/sglang#36880).
 
 # %% [markdown]
 # ## Exercise 4.2 · Store new tokens by slot
@@ -509,8 +508,8 @@ while parts.element_offset(block, 0, 0, 0, 8, 16, 128) < 2**31:
 print(f"block {block:,}, after {block * 16:,} slots")
 
 # %% [markdown]
-# Then the number turns negative, and the kernel reads somewhere else or crashes. Two million slots are a large pool, but
-# with larger blocks it happens sooner: vLLM met it above block 7,767 (vllm-project/vllm#47671). Our kernels count in 64
+# Then the number turns negative, and the kernel reads somewhere else or crashes. Two million slots are a large pool,
+# but larger blocks get there sooner: vLLM met it above block 7,767 (vllm-project/vllm#47671). Our kernels count in 64
 # bits.
 
 # %% [markdown]
@@ -552,8 +551,8 @@ for layout in layouts:
 # %% [markdown]
 # ## What 32 threads read
 #
-# A GPU's threads work in groups of 32, called **warps**. The threads of a warp read at the same moment. Memory hands out
-# **sectors** of 32 bytes; who wants one byte gets them all. So it matters whether the threads want neighbours.
+# A GPU's threads work in groups of 32, called **warps**. The threads of a warp read at the same moment. Memory hands
+# out **sectors** of 32 bytes; who wants one byte gets them all. So it matters whether the threads want neighbours.
 #
 # Let a warp read 256 bytes of keys, each thread 4 numbers of 16 bits, in two ways:
 
@@ -584,8 +583,8 @@ for layout in layouts:
     print(f"{layout.name:12} {cells[0]:>26} {cells[1]:>26}")
 
 # %% [markdown]
-# 16 sectors are 512 bytes: half of what was fetched, nobody asked for. A *line* is four sectors, the unit in which caches
-# count. The picture shows where the sectors lie in one block of 3 kv heads:
+# 16 sectors are 512 bytes: nobody asked for half of them. A *line* is four sectors, the unit in which caches count. The
+# picture shows where the sectors lie in one block of 3 kv heads:
 
 # %%
 import matplotlib.pyplot as plt
@@ -610,8 +609,8 @@ plt.show()
 # *Split keys* was made for two threads a token. Newer kernels hand whole keys to units that multiply matrices, and want
 # `head_dim` innermost. **A layout is good or bad for a way of reading, never by itself.**
 #
-# These are counts of addresses, nothing was measured. A cache may keep the rest of a sector until somebody needs it. How
-# fast kernels are is for lessons 8 to 11.
+# These are counts of addresses, nothing was measured. A cache may keep the rest of a sector until somebody needs it.
+# How fast kernels are is for lessons 8 to 11.
 
 # %% [markdown]
 # ## What you learned

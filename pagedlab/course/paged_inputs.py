@@ -2,13 +2,14 @@
 
 What is hostile about them: blocks lie in random order, block 0 is nobody's, every slot without a token is NaN, several
 sequences share the pool, tables are wider than needed and end in -1. All numbers of a pool differ and are centred on
-zero, so any number found somewhere tells where it came from.
+zero, so any number found somewhere tells where it came from. So does a NaN that was only copied:
+its spare bits say which slot it lay in.
 
     @promise("Every token from its own slot", pages=paged_inputs(num_seqs=(1, 3)))
     def reads_own_slots(answer, pages):
         got = answer(pages.key_cache.clone(), ..., pages.block_tables, pages.seq_lens)
         ...
-        pages.whose(got[0, 5])     # "the key of token 1 of A (block 3, slot 1)"
+        pages.whose(got[0, 5])     # "block 3 slot 1 (the key of token 1 of A)"
         pages.told()               # the pool in words, for an example
         pages.picture(problem=3)   # an SVG of it, for a failure
 """
@@ -62,8 +63,7 @@ class PagedInputs:
         self.seq_lens = torch.tensor(self.lens, dtype=torch.int32)
 
         every = distinct_numbers((2, sum(self.lens), num_kv_heads, head_dim), seed)
-        empty = torch.full((self.num_blocks, num_kv_heads, block_size, head_dim), torch.nan)
-        self.key_cache, self.value_cache = empty, empty.clone()
+        self.key_cache, self.value_cache = marked_nans((2, self.num_blocks, num_kv_heads, block_size, head_dim))
         self.keys, self.values, first = [], [], 0
         for table, length in zip(self.tables, self.lens, strict=True):
             keys, values = every[:, first : first + length].transpose(1, 2)
@@ -110,16 +110,25 @@ class PagedInputs:
         return places
 
     def whose(self, number: float) -> str:
-        """A number in words: "block 3 slot 1 (the key of token 1 of A)", "a slot nobody wrote (NaN)"."""
+        """In words: "block 3 slot 1 (the key of token 1 of A)", or "block 5 slot 0, a slot nobody wrote (NaN)"."""
         number = float(number)
         if number != number:
-            return "a slot nobody wrote (NaN)"
+            slot = self._slot_of_nan(number)
+            which = "" if slot is None else f"block {slot // self.block_size} slot {slot % self.block_size}, "
+            return f"{which}a slot nobody wrote (NaN)"
         place = self.find(number)
         if place is None:
             return "a zero" if number == 0 else f"{number:.4g}, no number of the pool"
         kind, block, head, slot, _ = place
         which = f", kv head {head}" if self.num_kv_heads > 1 else ""
         return f"block {block} slot {slot} (the {kind} of {self.owner(block, slot)}{which})"
+
+    def _slot_of_nan(self, number: float) -> int | None:
+        index = nan_mark(number)
+        if index is None or index >= 2 * self.key_cache.numel():
+            return None
+        _, block, _, slot, _ = (int(i) for i in torch.unravel_index(torch.tensor(index), (2, *self.key_cache.shape)))
+        return block * self.block_size + slot
 
     def told(self) -> str:
         """The pool in words, a line a sequence."""
@@ -141,10 +150,7 @@ class PagedInputs:
         return block_picture(state, problem=problem, note=note, selected=selected)
 
     def __repr__(self):
-        return (
-            f"PagedInputs(lens={self.lens}, block_size={self.block_size}, num_kv_heads={self.num_kv_heads}, "
-            f"head_dim={self.head_dim}, seed={self.seed})"
-        )
+        return "; ".join(self.told().splitlines())  # a learner reads it where an answer has raised
 
 
 def distinct_numbers(shape: tuple[int, ...], seed: int) -> torch.Tensor:
@@ -152,6 +158,21 @@ def distinct_numbers(shape: tuple[int, ...], seed: int) -> torch.Tensor:
     total = torch.Size(shape).numel()
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed)).reshape(shape)
     return (2 * order - total + 0.5) * (2 / max(total, 1))
+
+
+_NAN = 0x7FC00000  # the bits of a float32 NaN; the lower 22 are spare
+
+
+def marked_nans(shape: tuple[int, ...]) -> torch.Tensor:
+    """float32 NaNs, each with its own index (plus one) in the spare bits."""
+    marks = (torch.arange(torch.Size(shape).numel(), dtype=torch.int32) + 1) % 2**22
+    return (marks + _NAN).view(torch.float32).reshape(shape)
+
+
+def nan_mark(number: float) -> int | None:
+    """The index in a NaN of `marked_nans`; None for any other NaN."""
+    mark = int(torch.tensor(number, dtype=torch.float32).view(torch.int32)) - _NAN
+    return mark - 1 if 0 < mark < 2**22 else None
 
 
 def shuffled(numbers: Iterable[int], seed: int) -> list[int]:

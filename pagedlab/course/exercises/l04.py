@@ -274,12 +274,12 @@ class Writing:
         return self.before.whose(number)
 
 
-def expect_written(writing: Writing) -> None:
+def expect_written(writing: Writing, hint: str = "") -> None:
     """Every new key and value is where its slot says."""
     pages = writing.before
     if not any(slot >= 0 for slot in writing.slots):
         return
-    if writing.untouched():
+    if writing.untouched() and -1 not in writing.slots:
         raise Wrong(
             "Nothing was written.",
             f"{writing.told}\nafterwards both caches hold what they held before",
@@ -299,19 +299,19 @@ def expect_written(writing: Writing) -> None:
             which = f", kv head {head}" if pages.num_kv_heads > 1 else ""
             elsewhere = first_place(writing, kind, index)
             other = "value" if kind == "key" else "key"
-            hint = (
+            says = hint or (
                 "slot // block_size is the block, slot % block_size the place in it. The cache's dimensions are "
                 "[block, kv head, place, dim]; a new key is [kv head, dim]."
             )
             if found.startswith(f"the {other} of new token {index}"):
-                hint = "Keys go into key_cache, values into value_cache."
+                says = "Keys go into key_cache, values into value_cache."
             elif kind == "value" and found.startswith("still nothing") and not elsewhere:
-                hint = "A token leaves a key and a value. Both are stored."
+                says = "A token leaves a key and a value. Both are stored."
             raise Wrong(
                 f"The {kind} of new token {index}{which} belongs in block {block} slot {offset}; there is {found}.",
-                f"{writing.told}\nnew token {index} has slot {slot}: block {slot} // {pages.block_size} = {block}, "
-                f"slot {slot} % {pages.block_size} = {offset}{elsewhere}",
-                hint,
+                f"{writing.told}\nnew token {index} has slot {slot}: {slot} // {pages.block_size} is block {block}, "
+                f"{slot} % {pages.block_size} is place {offset} in it{elsewhere}",
+                says,
                 pages.picture(problem=block, note=f"Block {block} slot {offset} does not hold new token {index}."),
             )
 
@@ -327,7 +327,7 @@ def first_place(writing: Writing, kind: str, index: int) -> str:
     return ""
 
 
-def expect_rest(writing: Writing) -> None:
+def expect_rest(writing: Writing, hint: str = "") -> None:
     """All other slots are as they were."""
     pages = writing.before
     targets = {divmod(slot, pages.block_size) for slot in writing.slots if slot >= 0}
@@ -340,7 +340,7 @@ def expect_rest(writing: Writing) -> None:
             raise Wrong(
                 f"Block {block} slot {slot} ({held}) was overwritten.",
                 f"{writing.told}\nno slot of this call lies there; afterwards it holds {now}",
-                "Write single slots. Whatever else is in the block belongs to other tokens.",
+                hint or "Write single slots. Whatever else is in the block belongs to other tokens.",
                 pages.picture(problem=block, note=f"Block {block} slot {slot} was overwritten."),
             )
 
@@ -408,8 +408,8 @@ def writes_skip(answer, pages, num_new, skipped):
                 "Negative indices count from the end, so -1 hits somebody's data in silence. Leave those tokens out.",
                 pages.picture(problem=last, note=f"Slot -1 was taken for block {last} slot {b - 1}."),
             )
-    expect_written(writing)
-    expect_rest(writing)
+    expect_written(writing, "Leave out a token together with its slot; all others keep theirs, also those behind it.")
+    expect_rest(writing, "A token with slot -1 belongs nowhere. Leave it out before you write.")
 
 
 @promise("Slots may come as a tensor, and there may be none", examples=40, pages=WRITE_PAGES, num_new=st.integers(0, 5))
@@ -423,7 +423,9 @@ def writes_from_tensor(answer, pages, num_new):
 # --- gather_kv --------------------------------------------------------------------------------------------------------
 
 
-def expect_gathered(answer, pages: PagedInputs, sequence: int, padding: int = 0, as_tensor: bool = True) -> None:
+def expect_gathered(
+    answer, pages: PagedInputs, sequence: int, padding: int = 0, as_tensor: bool = True, hint: str = ""
+) -> None:
     """Gather one sequence, and say of the first wrong number what was read instead."""
     name, num_tokens = "ABCDEFGH"[sequence], pages.lens[sequence]
     table = pages.tables[sequence] + [-1] * padding
@@ -454,12 +456,17 @@ def expect_gathered(answer, pages: PagedInputs, sequence: int, padding: int = 0,
         block, slot = pages.where(sequence, token)
         found = pages.whose(float(got[head, token, dim]))
         which = f", kv head {head}" if pages.num_kv_heads > 1 else ""
+        says = hint or (
+            "Which block, then which slot in it. The cache's dimensions are [block, kv head, slot, dim], the result's "
+            "[kv head, token, dim]."
+        )
+        if f"block {block} slot {slot} (the {'value' if kind == 'key' else 'key'} of" in found:
+            says = "Keys come from key_cache, values from value_cache, and the keys are returned first."
         raise Wrong(
             f"Token {token} of {name}{which}: its {kind} lies in block {block} slot {slot}; read was {found}.",
             f"{where} at kv head {head}, token {token}, dimension {dim}\n"
             f"block_table[{token} // {pages.block_size}] is {block}, {token} % {pages.block_size} is {slot}",
-            "Which block, then which slot in it. The cache's dimensions are [block, kv head, slot, dim], the result's "
-            "[kv head, token, dim].",
+            says,
             pages.picture(problem=block, selected={"sequence": name, "position": token}),
         )
     if not torch.equal(caches[0].nan_to_num(9), pages.key_cache.nan_to_num(9)) or not torch.equal(
@@ -481,6 +488,12 @@ def wrong_shape(pages: PagedInputs, where: str, got: list[int], want: list[int],
             f"Whole blocks came back: {got[1]} slots for {count(tokens, 'token')}.",
             example,
             "The last block is rarely full, and entries behind the last block are no blocks. Stop at num_tokens.",
+        )
+    if len(got) == 3 and got[0] == heads and got[2] == dim and got[1] < tokens:
+        raise Wrong(
+            f"{count(got[1], 'token')} came back; the sequence has {tokens}.",
+            example,
+            f"How many blocks of {b} do {tokens} tokens need? The last one may be partly full.",
         )
     if len(got) == 4:
         raise Wrong(
@@ -515,7 +528,8 @@ def gathers_all(answer, pages):
     padding=st.integers(1, 3),
 )
 def gathers_padded(answer, pages, padding):
-    expect_gathered(answer, pages, pages.num_seqs - 1, padding)
+    hint = "An entry of -1 is no block, and as an index it means the pool's last one. Which entries are needed?"
+    expect_gathered(answer, pages, pages.num_seqs - 1, padding, hint=hint)
 
 
 @promise("The table may be a list", examples=30, pages=paged_inputs(num_seqs=(1, 1), min_len=1))
