@@ -106,7 +106,7 @@ print(f"{stored} tokens x {numbers_per_token:,} numbers x 4 bytes = {stored * nu
 # %%
 block_size = 16
 token_ids = (prompt_ids + answer_ids)[:stored]
-free_blocks = [7, 2, 9, 4, 0]  # any order will do
+free_blocks = [6, 2, 7, 4, 0]  # any blocks, in any order
 for number, start in enumerate(range(0, stored, block_size)):
     text = smol.tokenizer.decode(token_ids[start : start + block_size])
     print(f"piece {number} -> block {free_blocks[number]}: {text!r}")
@@ -124,7 +124,10 @@ from pagedlab.cache.allocator import BlockAllocator
 from pagedlab.cache.recorder import Recorder
 from pagedlab.widgets import BlockTableExplorer
 
-pool = Recorder(BlockAllocator(8), block_size=16)
+allocator = BlockAllocator(8)
+allocator.allocate(8)
+allocator.free([5, 3, 1, *reversed(free_blocks)])  # the block freed last is handed out first
+pool = Recorder(allocator, block_size=16)
 table = pool.table("A", texts=[smol.tokenizer.token_text(token) for token in token_ids])
 table.append_tokens(len(prompt_ids), pool)  # the question, all at once
 for _ in token_ids[len(prompt_ids) :]:
