@@ -90,8 +90,7 @@ whole = parts.attend(q, keys, values)
 print("keys:", list(keys.shape), "result:", list(whole.shape))
 
 # %% [markdown]
-# That is right, and for tests it is enough. In a server it would run for every sequence, in every layer, for every
-# token.
+# Right, and enough for tests. A server would do it for every sequence, in every layer, for every token.
 #
 # ## Guess first
 #
@@ -118,7 +117,7 @@ for num_tokens in (55, 500, 2000):
 head = 7
 scores = keys[head // 3] @ q[head] / config.head_dim**0.5
 weights = scores.softmax(0)
-print("first scores: ", [round(x, 1) for x in scores[:6].tolist()])
+print("first scores: ", [round(x, 2) for x in scores[:6].tolist()])
 print("sum of all weights:", round(float(weights.sum()), 4))
 
 # %% [markdown]
@@ -161,8 +160,9 @@ for score in (10.0, 88.0, 89.0, -104.0):
     print(f"exp({score:6}) = {float(torch.tensor(score).exp()):.3g}")
 
 # %% [markdown]
-# float32 ends at exp(88), and nothing keeps a score below that. So keep the **logarithm** of the sum. It has a name: log-sum-exp,
-# short *lse*. It is computed with the largest score taken off before `exp`, and put back after `log`:
+# float32 ends at exp(88), and nothing keeps a score below that. At the other end, exp(-104) is 0. So keep the
+# **logarithm** of the sum: log-sum-exp, short *lse*. The largest score is taken off before `exp`, and put back after
+# `log`:
 
 # %%
 s = torch.tensor([1000.0, 1001.0])
@@ -285,7 +285,7 @@ for block_scores, block_values in zip(scores.split(8), v.split(8)):
 
 print("block   its largest   largest so far   shrink   total")
 for block, (its_largest, so_far, shrink, total_now) in zip(a.table.blocks, steps):
-    print(f"{block:5} {its_largest:13.1f} {so_far:16.1f} {shrink:8.2f} {total_now:7.1f}")
+    print(f"{block:5} {its_largest:13.1f} {so_far:16.1f} {shrink:8.2f} {total_now:7.2f}")
 print("mixed / total is right:", torch.allclose(mixed / total, whole[head], atol=1e-4))
 
 # %%
@@ -324,8 +324,8 @@ plt.show()
 print(torch.tensor([0.4, 0.6, 0.0]) @ torch.tensor([1.0, 2.0, math.nan]))
 
 # %% [markdown]
-# 0 × NaN is NaN. A mask on the scores is not enough; this has happened in real kernels (vllm-project/vllm#936). A slot
-# behind the end must not be read, or must be replaced in the values too. The slice `[:n]` above did the first.
+# 0 × NaN is NaN. So masking the scores is not enough, as real kernels have found out (vllm-project/vllm#936). A slot
+# behind the end must not be read, or its value must be replaced too. The slice `[:n]` above did the first.
 #
 # ## A batch
 #
@@ -371,7 +371,7 @@ print("head 7 as before:", torch.allclose(block_scores[2, 1], scores[:8], atol=1
 # caches are `[num_blocks, num_kv_heads, block_size, head_dim]`; `block_tables` is `[num_seqs, max_blocks]`.
 #
 # 1. Each sequence attends over its own `seq_lens[i]` tokens, through its own table, and reads nothing else.
-# 2. Head h reads kv head `h // group`. Any group, any block size from 1 up.
+# 2. Head h reads kv head `h // group`, with `group = num_heads // num_kv_heads`. Any group, any block size from 1 up.
 # 3. Large and very negative scores are no problem. A sequence of length 0 gets zeros.
 # 4. Block by block: no copy of a whole sequence. (`check` looks at numbers only. A meter follows.)
 #
@@ -487,12 +487,11 @@ print("the same 40 tokens:", paged_ids == static_ids)
 print("held in", len(sequence.table.blocks), "blocks:", sequence.num_tokens, "tokens")
 
 # %%
-print(smol.tokenizer.decode(paged_ids))
+print(smol.tokenizer.decode(paged_ids[:21]), "...")
 
 # %% [markdown]
-# Token for token the same, from memory in pieces. In exact arithmetic both caches compute the same sums. Here they are
-# rounded in another order, so scores can differ in the sixth digit. A choice between two tokens that were equal up to
-# there could turn out differently.
+# Token for token the same, from memory in pieces. The sums are rounded in another order, so scores may differ in the
+# sixth digit. Two tokens would have to be equal up to there for another choice.
 
 # %%
 print(f"measured: static {1000 * static_seconds / 40:.0f} ms a token, paged {1000 * paged_seconds / 40:.0f} ms a token")
@@ -554,7 +553,9 @@ axes.barh(places - 0.2, [row_bytes / 1e6] * 6, color="#E69F00", hatch="xx", labe
 axes.barh(places + 0.2, held, color="#56B4E9", hatch="//", label="paged: its blocks", **edge)
 axes.barh(places - 0.2, needed, color="#009E73", label="its tokens, in both", **edge)
 axes.barh(places + 0.2, needed, color="#009E73", **edge)
-axes.set(title="Memory of six requests", xlabel="MB of keys and values", ylabel="request", ylim=(6.9, -0.6))
+axes.set(
+    title="Memory of six requests", xlabel="MB of keys and values", ylabel="request", ylim=(6.9, -0.6), yticks=places
+)
 axes.legend(loc="lower right", ncols=3, fontsize=8)
 plt.show()
 
@@ -591,9 +592,9 @@ print("free blocks:", before, "then", allocator.num_free)
 #
 # | idea | here | in vLLM |
 # |---|---|---|
-# | merging parts | `merge_partials` in `pagedlab/attention.py` | `merge_attn_states` |
-# | attention over blocks | `paged_decode` in `pagedlab/kernels/reference.py` | the attention backends in `v1/attention` |
-# | its signature and checks | `pagedlab/kernels/ops.py` | `block_table` and `seq_lens` in the attention metadata |
+# | merging parts | `merge_partials` in `pagedlab/attention.py` | `merge_attn_states` in `v1/attention/ops` |
+# | attention over blocks | `paged_decode` in `pagedlab/kernels/reference.py` | `v1/attention/backends` |
+# | its signature and checks | `pagedlab/kernels/ops.py` | `CommonAttentionMetadata`: `block_table_tensor`, `seq_lens` |
 # | a sequence on a pool | `PagedSequence` in `pagedlab/cache/paged.py` | requests, in the model runner |
 # | a prompt over blocks | `paged_prefill` in `pagedlab/kernels/reference.py` | the same backends |
 #

@@ -98,7 +98,7 @@ def _explain_head(got, right, pages: PagedInputs, sequence: int, head: int, num_
         if not table:
             hint = f"{name} has no tokens, so nothing may be read for it."
         elif block == pages.num_blocks - 1 and (pages.block_tables[sequence] < 0).any():
-            hint = f"{name}'s row of the table ends in -1, and key_cache[-1] is the last block. " + hint
+            hint += f" Its row ends in -1, and key_cache[-1] is the last block, {block}: was that read as well?"
         raise _wrong(message, hint, call, pages, block)
 
     kv_head = head * pages.num_kv_heads // num_heads

@@ -349,13 +349,16 @@ def one_length_for_all(q, key_cache, value_cache, block_tables, seq_lens):
     return each(attend_in_blocks, q, key_cache, value_cache, block_tables, lens)
 
 
-@wrong(BATCH, "-1")
+@wrong(BATCH, "key_cache[-1] is the last block")
 def reads_the_padding_as_a_block(q, key_cache, value_cache, block_tables, seq_lens):
     def one(query, key_cache, value_cache, table, length):
-        size = key_cache.shape[2]
-        steps = len(table) * size if length > 0 else 0  # every column of the table
-        short = min(steps, length) if length == steps or len(table) == -(-length // size) else steps
-        return attend_in_blocks(query, key_cache, value_cache, table, short)
+        block_size = key_cache.shape[2]
+        keys, values = [], []
+        for index, block in enumerate(table):  # every column, also those behind the sequence's end
+            n = length % block_size if index == length // block_size else block_size
+            keys.append(key_cache[block, :, :n])
+            values.append(value_cache[block, :, :n])
+        return dense(query, torch.cat(keys, 1), torch.cat(values, 1))
 
     return each(one, q, key_cache, value_cache, block_tables, seq_lens)
 
@@ -393,7 +396,7 @@ def groups_of_keys_in_the_wrong_order(q, key_cache, value_cache, block_tables, s
     return each(one, q, key_cache, value_cache, block_tables, seq_lens)
 
 
-@wrong(GROUPS)
+@wrong(GROUPS, "It doesn't work for 2 query heads and 1 kv head")
 def no_groups_at_all(q, key_cache, value_cache, block_tables, seq_lens):
     def one(query, key_cache, value_cache, table, length):
         out = torch.zeros_like(query)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pagedlab.attention import merge_partials as right_merge
 from pagedlab.course.attention_probe import expect_attention
 from pagedlab.course.paged_inputs import BLOCK_SIZES, PagedInputs, lengths
-from pagedlab.course.promise import Exercise, Wrong, promise
+from pagedlab.course.promise import Exercise, Wrong, count, promise
 from pagedlab.course.tensors import Suspect, expect_tensor, expect_untouched, randn
 
 SEED = st.integers(0, 50)
@@ -365,12 +365,15 @@ def pages_batch(answer, pages):
 )
 def pages_groups(answer, seed, kv_heads, group, head_dim, length):
     pages = PagedInputs([length, 3], 3, kv_heads, head_dim, seed, extra_columns=1)
-    expect_attention(
-        answer,
-        pages,
-        queries(pages, group),
-        f"{group} query heads read each kv head: head h reads kv head h // {group}.",
-    )
+    hint = f"{group} query heads read each kv head: head h reads kv head h // {group}."
+    try:
+        expect_attention(answer, pages, queries(pages, group), hint)
+    except (IndexError, RuntimeError) as error:
+        raise Wrong(
+            f"It doesn't work for {kv_heads * group} query heads and {count(kv_heads, 'kv head')}.",
+            f"{pages.told()}\nq is [2, {kv_heads * group}, {head_dim}]\nraised {type(error).__name__}: {error}",
+            hint,
+        ) from error
 
 
 @promise(
