@@ -25,7 +25,7 @@ lab: setup
 
 test: setup-dev
 	@$(RUN) -m pagedlab fetch
-	@$(RUN) -m pytest
+	@$(RUN) -m pytest -n 2
 
 notebooks: setup-dev
 	@$(RUN) -m pagedlab fetch

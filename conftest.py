@@ -2,6 +2,10 @@
 
 nbval does the comparing. Here each notebook gets a learner's folder of its own, new and empty, so that no test sees or
 touches a real learner's work. The fetched model is shared: `PAGEDLAB_CACHE` stays as it is.
+
+Two more things of the whole run are settled here. What may run side by side (`pytest -n 2`): tests of one file stay
+together and in order, as a notebook's cells must; the corpus of answers is spread. And the summary's last lines: how
+many of the known-wrong answers were rejected.
 """
 
 import os
@@ -14,6 +18,25 @@ import pytest
 def pytest_configure(config):
     if getattr(config.option, "nbval", False) and not config.option.nbval_sanitize_with:
         config.option.nbval_sanitize_with = str(Path(__file__).parent / "tests" / "nbval.cfg")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name != "test_corpus.py":
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
+def pytest_terminal_summary(terminalreporter):
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    found = [value for report in reports for name, value in report.user_properties if name == "wrong answer"]
+    if not found:
+        return
+    terminalreporter.section("wrong answers rejected")
+    for exercise in sorted({exercise for exercise, _ in found}):
+        rejected = [was for name, was in found if name == exercise]
+        terminalreporter.line(f"{exercise:<20} {sum(rejected):>3} of {len(rejected)}")
+    killed = sum(was for _, was in found)
+    terminalreporter.line(f"kill rate {killed / len(found):.0%} ({killed} of {len(found)})")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

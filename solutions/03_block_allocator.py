@@ -19,9 +19,7 @@ parts = your_parts("blocks_needed", "kv_bytes_per_token")
 parts
 
 # %% [markdown]
-# ## Guess first
-#
-# A request has 37 tokens. A block holds 16. How many blocks does it need, and how many slots stay empty? What is the
+# **Guess first.** A request has 37 tokens. A block holds 16. How many blocks does it need, and how many slots stay empty? What is the
 # worst case, over all lengths?
 
 # %%
@@ -73,9 +71,7 @@ free += a
 print("B:", b, " free:", free)
 
 # %% [markdown]
-# ## Guess first
-#
-# Request C needs five blocks. Nowhere in the pool are five free blocks side by side. Will C get them? Which ones?
+# **Guess first.** Request C needs five blocks. Nowhere in the pool are five free blocks side by side. Will C get them? Which ones?
 
 # %%
 c = [free.pop(0) for _ in range(5)]
@@ -121,9 +117,7 @@ def serve(in_one_piece):
 
 
 # %% [markdown]
-# ## Guess first
-#
-# "In vain" means: enough blocks are free, and the request can't have them. How often does that happen if a request must
+# **Guess first.** "In vain" means: enough blocks are free, and the request can't have them. How often does that happen if a request must
 # lie in one piece? And if any free block will do?
 
 # %%
@@ -183,9 +177,7 @@ class Careless:
 
 
 # %% [markdown]
-# ## Guess first
-#
-# It runs, and it refuses when too few are free. Yet a short series of calls breaks it. Can you find one before the
+# **Guess first.** It runs, and it refuses when too few are free. Yet a short series of calls breaks it. Can you find one before the
 # check does?
 #
 # (`keep=False`: this is not your answer, so it isn't saved.)
@@ -215,9 +207,7 @@ show(shared, free=[4, 5, 6, 7])
 # Blocks 0 and 1 are hatched: two tables name them. Somebody must know how many hold a block. That number is its
 # **reference count**.
 #
-# ## Guess first
-#
-# A finishes and lets go of blocks 0, 1 and 2. Which of them are free now?
+# **Guess first.** A finishes and lets go of blocks 0, 1 and 2. Which of them are free now?
 
 # %%
 ref_counts = {0: 2, 1: 2, 2: 1, 3: 1}
@@ -394,9 +384,7 @@ class Search:
 
 
 # %% [markdown]
-# ## Guess first
-#
-# Take one block and give it back. From a pool of 100 blocks to one of 100,000, how does the time grow? For `Search`,
+# **Guess first.** Take one block and give it back. From a pool of 100 blocks to one of 100,000, how does the time grow? For `Search`,
 # and for a free list?
 
 # %%
@@ -477,9 +465,7 @@ class Leaky(Books):
 
 
 # %% [markdown]
-# ## Guess first
-#
-# Follow one block through `allocate` and `free`, and write down its count after each. Then see what the check says.
+# **Guess first.** Follow one block through `allocate` and `free`, and write down its count after each. Then see what the check says.
 
 # %%
 check("block_allocator", Leaky, keep=False)
@@ -554,9 +540,7 @@ class ByEntries(Books):
 
 
 # %% [markdown]
-# ## Guess first
-#
-# A and B share a block. A's table names it twice. What is its count after A has let go?
+# **Guess first.** A and B share a block. A's table names it twice. What is its count after A has let go?
 
 # %%
 check("block_allocator", ByEntries, keep=False)
@@ -600,9 +584,7 @@ check("block_allocator", Counted, keep=False)
 # vLLM did notice: it raised *Double free*. In #1584 a user replaced that line by `return 0`, and the program no longer
 # stopped.
 #
-# ## Guess first
-#
-# What did that line turn the error into? You have seen the picture today.
+# **Guess first.** What did that line turn the error into? You have seen the picture today.
 
 # %% [markdown]
 # Possibly into the picture of `ByEntries`: whoever still holds the block doesn't know that it was given away. When a

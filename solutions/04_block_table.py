@@ -41,9 +41,7 @@ block_size = 16
 block_table = [7, 2, 9]
 
 # %% [markdown]
-# ## Guess first
-#
-# Which block holds token 37, and which place in that block? Write both numbers down.
+# **Guess first.** Which block holds token 37, and which place in that block? Write both numbers down.
 
 # %%
 entry, place = 37 // block_size, 37 % block_size
@@ -68,9 +66,7 @@ print("and back:", divmod(slot, block_size))
 # %% [markdown]
 # Slots count through the whole pool. Where a block is named too, the place alone will do: "block 9 slot 5" is slot 149.
 #
-# ## Guess first
-#
-# Tokens 31 and 32 are neighbours in the text. How many slots apart do they lie?
+# **Guess first.** Tokens 31 and 32 are neighbours in the text. How many slots apart do they lie?
 
 # %%
 slots = [block_table[p // block_size] * block_size + p % block_size for p in (30, 31, 32, 33)]
@@ -126,9 +122,7 @@ print("decode: ", decode)
 # slot in all of them.
 
 # %% [markdown]
-# ## Guess first
-#
-# The sequence has 43 tokens and three blocks. The next tokens go to positions 43, 44, 45 and so on. Which is the first
+# **Guess first.** The sequence has 43 tokens and three blocks. The next tokens go to positions 43, 44, 45 and so on. Which is the first
 # that finds no block?
 
 # %%
@@ -155,9 +149,7 @@ batch = padded([block_table, [4], [6, 1]])
 batch
 
 # %% [markdown]
-# ## Guess first
-#
-# Filling up with 0 would look tidier. What could go wrong? Think of code with a small mistake that asks for one token
+# **Guess first.** Filling up with 0 would look tidier. What could go wrong? Think of code with a small mistake that asks for one token
 # too many.
 
 # %%
@@ -193,9 +185,7 @@ print(list(key_cache.shape), "holds", num_blocks * block_size, "slots")
 # Some steps carry tokens that nobody wants to keep. GPUs like batches of a fixed size, so 5 tokens may be sent as 8,
 # and 3 of them are dummies. A dummy gets slot **-1**: skip it.
 #
-# ## Guess first
-#
-# What does Python make of that slot, if nobody takes care?
+# **Guess first.** What does Python make of that slot, if nobody takes care?
 
 # %%
 print("-1 // 16 =", -1 // 16, "  -1 % 16 =", -1 % 16)
@@ -340,9 +330,7 @@ def step(sequence, ids):
     return [next_id]
 
 # %% [markdown]
-# ## Guess first
-#
-# A starts with 43 tokens and B with 18. Both write four. Then B ends, and A writes seven more. How many of the 8 blocks
+# **Guess first.** A starts with 43 tokens and B with 18. Both write four. Then B ends, and A writes seven more. How many of the 8 blocks
 # are in use at the end? And where might A's fourth block come from?
 
 # %%
@@ -390,9 +378,7 @@ for one in recorder.steps[2:]:
 # 18 steps, 17 of which fed the model, and four calls of the allocator. A block that B gave back can serve A at once.
 # Nothing is moved, nothing is cleaned.
 #
-# ## Guess first
-#
-# Nothing is cleaned: B's old keys are still in that block when A gets it. Why does A never read them?
+# **Guess first.** Nothing is cleaned: B's old keys are still in that block when A gets it. Why does A never read them?
 
 # %% [markdown]
 # Because A reads `num_tokens` tokens and no more, and a slot is written before it is counted. What an old owner left
@@ -449,9 +435,7 @@ print("each number is its own offset; block 0, head 0:")
 print(small[0, 0])
 
 # %% [markdown]
-# ## Guess first
-#
-# To the right the offset grows by 1, downwards by 5. How far is it from here to the same place in the next head? And in
+# **Guess first.** To the right the offset grows by 1, downwards by 5. How far is it from here to the same place in the next head? And in
 # the next block?
 
 # %%
@@ -496,9 +480,7 @@ print("offset", offset)
 print("the number there is the one we wrote:", bool(key_cache.view(-1)[offset] == keys[37, 2, 10]))
 
 # %% [markdown]
-# ## Guess first
-#
-# Many kernels keep whole numbers in 32 bits, which end at 2,147,483,647. Take Llama-3.1-8B's 8 kv heads of 128 numbers
+# **Guess first.** Many kernels keep whole numbers in 32 bits, which end at 2,147,483,647. Take Llama-3.1-8B's 8 kv heads of 128 numbers
 # and blocks of 16. From which block on is an offset too large?
 
 # %%
@@ -530,9 +512,7 @@ for layout in layouts:
 # With 16 bits a number, 16 bytes are 8 numbers. So *split keys* has two dimensions for `dim`: which piece, and which
 # number in it. Between the two stand the slots: the first 8 numbers of all tokens of a block lie side by side.
 #
-# ## Guess first
-#
-# A step writes one new token for all 3 kv heads. And for each head, it reads all 16 tokens of a block. In which layouts
+# **Guess first.** A step writes one new token for all 3 kv heads. And for each head, it reads all 16 tokens of a block. In which layouts
 # is each of the two in one piece?
 
 # %%
@@ -567,9 +547,7 @@ def all_tokens(layout):
     return [layout.offset(0, 0, place, dim) for place in range(16) for dim in range(8)]
 
 # %% [markdown]
-# ## Guess first
-#
-# 256 bytes fill at least 8 sectors. How many are touched in each layout, in each of the two ways?
+# **Guess first.** 256 bytes fill at least 8 sectors. How many are touched in each layout, in each of the two ways?
 
 # %%
 from pagedlab.cache.layout import LINE_BYTES, touched

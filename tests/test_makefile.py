@@ -67,8 +67,8 @@ def test_the_first_lab_sets_up_and_the_second_only_starts(checkout):
 
 def test_tests_need_more_than_the_lab_and_the_lab_no_more_than_the_tests(checkout):
     checkout.make("lab")
-    assert checkout.make("test")[0] == ["pip  -e .[dev]", "run -m pagedlab fetch", "run -m pytest"]
-    assert checkout.make("test")[0] == ["run -m pagedlab fetch", "run -m pytest"]
+    assert checkout.make("test")[0] == ["pip  -e .[dev]", "run -m pagedlab fetch", "run -m pytest -n 2"]
+    assert checkout.make("test")[0] == ["run -m pagedlab fetch", "run -m pytest -n 2"]
     assert checkout.make("lab")[0] == ["run -m pagedlab lab"]
 
 

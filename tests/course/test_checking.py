@@ -184,7 +184,7 @@ def test_the_same_wrong_answer_is_told_in_the_same_bytes(tmp_path):
         said.add(done.stdout)
     assert len(said) == 1
     (text,) = said
-    assert b"num_tokens = 21" in text and b"&lt;script&gt;" in text
+    assert b"blocks_needed(21, " in text and b"&lt;script&gt;" in text
 
 
 def test_importing_the_package_loads_no_torch():

@@ -18,9 +18,9 @@ def own_home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("exercise, name, answer", WRONG, ids=[f"{e}-{n}" for e, n, _ in WRONG])
-def test_wrong_answer_is_rejected(exercise, name, answer, kills):
+def test_wrong_answer_is_rejected(exercise, name, answer, record_property):
     result = check(exercise, answer)
-    kills.append((exercise, name, result.status == "failed"))
+    record_property("wrong answer", (exercise, result.status == "failed"))
     assert result.status == "failed", f"{name} is wrong, yet: {result}"
     promise, says = answer.expected
     first = result.failures[0]
