@@ -10,7 +10,7 @@ import math
 import torch
 
 from pagedlab.course.paged_inputs import NAMES, PagedInputs
-from pagedlab.course.promise import Wrong
+from pagedlab.course.promise import Wrong, calling
 from pagedlab.course.tensors import Suspect, expect_tensor, shown
 from pagedlab.course.words import count
 from pagedlab.kernels.ops import paged_decode
@@ -26,7 +26,7 @@ def expect_attention(answer, pages: PagedInputs, q: torch.Tensor, hint: str, cal
     """
     got, want = _run(answer, pages, q), paged_decode(q, *_arguments(pages))
     shapes = f"q{list(q.shape)}, key_cache{list(pages.key_cache.shape)}, ..."
-    call = f"{pages.told()}\n{call}paged_attention({shapes})"
+    call = calling(f"{pages.told()}\n{call}paged_attention({shapes})")
     as_it_should = isinstance(got, torch.Tensor) and got.shape == want.shape and got.dtype == want.dtype
     if as_it_should and not torch.isclose(got, want, rtol=CLOSE, atol=CLOSE).all():
         _accuse_scale(got, pages, q, call, want)

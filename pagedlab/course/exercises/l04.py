@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pagedlab.cache.layout import element_offset, heads_first
 from pagedlab.cache.table import slot_mapping
 from pagedlab.course.paged_inputs import PagedInputs, lengths, paged_inputs, shuffled
-from pagedlab.course.promise import Exercise, Wrong, count, promise
+from pagedlab.course.promise import Exercise, Wrong, calling, count, promise
 
 # --- slot_mapping -----------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ def expect_slots(answer, table: list[int], start: int, end: int, block_size: int
     """given: the table in the form in which the answer gets it, if not as a list."""
     given = list(table) if given is None else given
     shown = f"torch.tensor({table})" if isinstance(given, torch.Tensor) else f"{table}"
-    call = f"slot_mapping({shown}, {start}, {end}, {block_size})"
+    call = calling(f"slot_mapping({shown}, {start}, {end}, {block_size})")
     got = whole_numbers(answer(given, start, end, block_size), call)
     want = slot_mapping(table, start, end, block_size)
     if got == want:
@@ -189,7 +189,7 @@ def slots_refused(answer, blocks, start, over, padding, seed):
     table = blocks_for(4 * blocks, 4, seed) + [-1] * padding
     end = max(4 * blocks, start) + over
     start = min(start, end - 1)
-    call = f"slot_mapping({table}, {start}, {end}, 4)"
+    call = calling(f"slot_mapping({table}, {start}, {end}, 4)")
     first = max(start, 4 * blocks)
     entry = first // 4
     there = f"entry {entry} of the table is -1" if entry < len(table) else f"the table has {len(table)} entries"
@@ -245,6 +245,7 @@ class Writing:
 
     def run(self, answer, slots=None) -> None:
         keys, values = self.keys.clone(), self.values.clone()
+        calling(self.told)
         answer(keys, values, self.caches["key"], self.caches["value"], list(self.slots) if slots is None else slots)
         if not (torch.equal(keys, self.keys) and torch.equal(values, self.values)):
             raise Wrong(
@@ -431,7 +432,7 @@ def expect_gathered(
     table = pages.tables[sequence] + [-1] * padding
     given = torch.tensor(table, dtype=torch.int32) if as_tensor else list(table)
     caches = pages.key_cache.clone(), pages.value_cache.clone()
-    told = f"{pages.told()}\ngather_kv(key_cache, value_cache, {table}, {num_tokens})"
+    told = calling(f"{pages.told()}\ngather_kv(key_cache, value_cache, {table}, {num_tokens})")
     result = answer(*caches, given, num_tokens)
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise Wrong(
@@ -559,7 +560,7 @@ PLACE = {"num_kv_heads": HEADS, "block_size": SLOTS, "head_dim": DIMS}
 
 def offset_of(answer, block, head, slot, dim, sizes) -> tuple[int, str]:
     call = f"element_offset(block={block}, head={head}, slot={slot}, dim={dim}, num_kv_heads={sizes[0]}, "
-    call += f"block_size={sizes[1]}, head_dim={sizes[2]})"
+    call = calling(f"{call}block_size={sizes[1]}, head_dim={sizes[2]})")
     got = answer(block, head, slot, dim, *sizes)
     try:
         return operator.index(got), call

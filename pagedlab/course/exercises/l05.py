@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pagedlab.attention import merge_partials as right_merge
 from pagedlab.course.attention_probe import expect_attention
 from pagedlab.course.paged_inputs import BLOCK_SIZES, PagedInputs, lengths
-from pagedlab.course.promise import Exercise, Wrong, count, promise
+from pagedlab.course.promise import Exercise, Wrong, calling, count, promise
 from pagedlab.course.tensors import Suspect, expect_tensor, expect_untouched, randn
 
 SEED = st.integers(0, 50)
@@ -33,6 +33,7 @@ def merge_call(rows: tuple[int, ...], head_dim: int) -> str:
 
 def merged(answer, parts, call: str):
     """Call the answer on copies; it must give back two things."""
+    calling(call)
     try:
         result = answer(*(tensor.clone() for tensor in parts))
     except RuntimeError as error:
