@@ -32,9 +32,9 @@ def prompt(question):
 # %% [markdown]
 # ## A sequence in pieces
 #
-# `PagedSequence` puts your parts together. For each step it asks the allocator for blocks, your `slot_mapping` for
-# slots, and your `write_kv` to store. Only attention is still missing. We lend it ours, `paged_decode`, and note every
-# query on its way.
+# `PagedSequence` puts your parts together. In each step it asks your allocator for blocks, your `slot_mapping` for slots,
+# and your `write_kv` to store. Only attention is missing. We lend it ours, `paged_decode`, and note every query on the
+# way.
 
 # %%
 from pagedlab.cache.paged import PagedKVCache, PagedSequence
@@ -56,7 +56,7 @@ allocator = parts.block_allocator(pool.num_blocks)
 # blocks came back in no order. Then A and B take turns, nine tokens each.
 
 # %%
-used = allocator.allocate(24)
+used = list(allocator.allocate(24))
 random.Random(8).shuffle(used)
 allocator.free(used)
 
@@ -216,8 +216,8 @@ parts
 # %% [markdown]
 # ## Along the table
 #
-# With it, attention needs no gather. Go through the blocks of A in the order of its table. Each block is a part, and is
-# merged into what came before. The start is an empty part.
+# Now attention needs no gather. Each block in A's table is a part, merged into what came before. The start is an empty
+# part.
 
 # %%
 out, lse = torch.zeros(config.head_dim), torch.tensor(-math.inf)
@@ -417,14 +417,14 @@ result = parts.paged_attention(both, key_cache, value_cache, block_tables, seq_l
 print("A's query over A, all nine heads:", torch.allclose(result[0], whole, atol=1e-4))
 
 # %% [markdown]
-# A failing check names the block and slot that was read by mistake. How can it know, when attention returns a mixture?
-# It gives every slot a value that is 1 in one place and 0 elsewhere. Then the result *is* the list of weights.
+# A failing check names the slot that was read by mistake. How can it know, when attention returns a mixture? It gives
+# every slot a value that is 1 in one place and 0 elsewhere. Then the result *is* the list of weights.
 
 # %% [markdown]
 # ## The meter
 #
-# Does it really make no copy? PyTorch can call us back for each operation. We note the largest tensor that is made
-# anew, views left out.
+# Does it really make no copy? PyTorch can call us back for each operation. We note the largest new tensor. Views are
+# not new.
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -457,14 +457,15 @@ for num_tokens in (500, 1000, 2000, 4000):
     print(f"{num_tokens:5} tokens: gather first {gathered.nbytes:10,} bytes, block by block {paged.nbytes:8,} bytes")
 
 # %% [markdown]
-# Gathering grows with every token. Walking does not: there is one block (or a few) at a time, whatever the length.
+# The copy grows with every token. A walk along the table holds one block at a time, or a few. (If your second column
+# grows, your answer gathers. Its numbers are right all the same.)
 #
 # ## The real model on your own parts
 #
-# Now everything: your allocator hands out blocks, your `slot_mapping` finds slots, your `write_kv` fills them, your
-# `paged_attention` reads them. Only the prompt still goes through our `paged_prefill`, which knows the causal mask.
+# Your allocator hands out blocks, your `slot_mapping` finds slots, your `write_kv` fills them, your `paged_attention`
+# reads them. Only the prompt still goes through our `paged_prefill`, which knows the causal mask.
 #
-# Beside it, the static cache of lesson 2 with its rows in one piece.
+# First the static cache of lesson 2, to compare with.
 
 # %%
 from pagedlab.cache.static import StaticRow
@@ -497,8 +498,8 @@ print(smol.tokenizer.decode(paged_ids[:21]), "...")
 print(f"measured: static {1000 * static_seconds / 40:.0f} ms a token, paged {1000 * paged_seconds / 40:.0f} ms a token")
 
 # %% [markdown]
-# Not fast: ours is a loop in Python, on a CPU, in 30 layers. Nothing here tells how fast paging is on a GPU. There, the
-# same loop is one kernel, and you will write it in lessons 8 to 10. What the loop does show is memory.
+# Not fast: this is a loop in Python, on a CPU, in 30 layers. It says nothing about paging on a GPU. There, the same loop
+# is one kernel, and you will write it in lessons 8 to 10. What the loop does show is memory.
 
 # %% [markdown]
 # ## Memory, side by side
@@ -560,8 +561,8 @@ axes.legend(loc="lower right", ncols=3, fontsize=8)
 plt.show()
 
 # %% [markdown]
-# Green is what the tokens need. On the static side the rest of the row stands empty. On the paged side, only the end of
-# the last block does: never more than 15 slots.
+# Green is what the tokens need. In a static row, all the rest stands empty. In blocks, only the end of the last one
+# does: never more than 15 slots.
 #
 # To be fair: a pool is reserved up front as well, and ours had 64 blocks. But its free blocks belong to nobody, so the
 # next request can have them. How many such requests would fit into the static cache's memory?
