@@ -92,9 +92,7 @@ print("keys:", list(keys.shape), "result:", list(whole.shape))
 # %% [markdown]
 # Right, and enough for tests. A server would do it for every sequence, in every layer, for every token.
 #
-# ## Guess first
-#
-# For one token, attention must read all the keys and values: 46,080 bytes for each stored token. How many bytes move
+# **Guess first.** For one token, attention must read all the keys and values: 46,080 bytes for each stored token. How many bytes move
 # when you gather first?
 
 # %%
@@ -124,9 +122,7 @@ print("sum of all weights:", round(float(weights.sum()), 4))
 # Each weight is `exp(score)`, divided by the sum over **all** tokens. The last token changes the weight of the first. A
 # block alone cannot know its weights.
 #
-# ## Guess first
-#
-# Cut the row in two: tokens 0 to 31, and 32 to 54. A softmax of each half sums to 1. What must the halves be multiplied
+# **Guess first.** Cut the row in two: tokens 0 to 31, and 32 to 54. A softmax of each half sums to 1. What must the halves be multiplied
 # by, before they are added?
 
 
@@ -245,9 +241,7 @@ print("same as gathering:", torch.allclose(out, whole[head], atol=1e-4))
 #
 # This is the *online softmax* (Milakov and Gimelshein, 2018). Papers call the three m, l and O.
 #
-# ## Guess first
-#
-# Two scores, 1 and 3, one after the other. When the 3 comes, `total` and `mixed` are still measured against 1. What must
+# **Guess first.** Two scores, 1 and 3, one after the other. When the 3 comes, `total` and `mixed` are still measured against 1. What must
 # they be multiplied by?
 
 # %%
@@ -269,9 +263,7 @@ print(f"softmax of both at once: {float(both):.3f}")
 # `largest` stays, and less when it rises. The first time it is `exp(-inf)`, which is 0: there was nothing to shrink.
 
 # %% [markdown]
-# ## Guess first
-#
-# Now the seven blocks of A. `largest` can only rise. Can `total` go down?
+# **Guess first.** Now the seven blocks of A. `largest` can only rise. Can `total` go down?
 
 # %%
 largest, total, mixed = torch.tensor(-math.inf), torch.tensor(0.0), torch.zeros(config.head_dim)
@@ -315,9 +307,7 @@ plt.show()
 #
 # A has 55 tokens, and its seventh block has one empty slot. What if we read it anyway, and give it a weight of 0?
 #
-# ## Guess first
-#
-# The slot was never written, and memory that was never written may hold anything, NaN included. Weights are 0.4, 0.6
+# **Guess first.** The slot was never written, and memory that was never written may hold anything, NaN included. Weights are 0.4, 0.6
 # and 0. Is the result 1.6?
 
 # %%
@@ -339,9 +329,7 @@ print(block_tables)
 print(seq_lens)
 
 # %% [markdown]
-# ## Guess first
-#
-# Suppose you loop over all seven columns for B too, and read `key_cache[-1]`. What comes back?
+# **Guess first.** Suppose you loop over all seven columns for B too, and read `key_cache[-1]`. What comes back?
 
 # %%
 print("the last block of the pool:", torch.equal(key_cache[-1], key_cache[23]))
@@ -442,9 +430,7 @@ class LargestMade(TorchDispatchMode):
 
 
 # %% [markdown]
-# ## Guess first
-#
-# A sequence of 500 tokens, then one of 4,000. The largest new tensor: which of the two ways grows with the sequence?
+# **Guess first.** A sequence of 500 tokens, then one of 4,000. The largest new tensor: which of the two ways grows with the sequence?
 
 # %%
 big_keys, big_values = torch.randn(2, 256, 3, 16, 64).unbind(0)
@@ -507,9 +493,7 @@ print(f"measured: static {1000 * static_seconds / 40:.0f} ms a token, paged {100
 # Six requests of different length, each on both caches, and none gives its memory back yet. The static cache needs one
 # `max_len` for all. The longest of the six will hold 133 tokens; without knowing that, 256 is not a wasteful choice.
 #
-# ## Guess first
-#
-# How many times less do the blocks hold: 1.5, 3, or 6 times?
+# **Guess first.** How many times less do the blocks hold: 1.5, 3, or 6 times?
 
 # %%
 sequence.free()
