@@ -13,7 +13,6 @@ learner's: it stays, and the new version is offered. A copy that is a link is th
 import hashlib
 import json
 import os
-import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from pagedlab.course.syllabus import Lesson, find_lesson, shipped_lessons
 from pagedlab.errors import PagedLabError
-from pagedlab.paths import home, write_atomic
+from pagedlab.paths import create_atomic, home, write_atomic
 
 
 class WorkspaceError(PagedLabError):
@@ -126,7 +125,7 @@ class Workspace:
         target = self.lessons / name
         new = _sha256(fresh)
         if not os.path.lexists(target):
-            if _create(target, fresh):
+            if create_atomic(target, fresh):
                 origins[name] = new
                 done.copied.append(name)
             return
@@ -149,7 +148,7 @@ class Workspace:
         for attempt in range(1, 1000):
             number = "" if attempt == 1 else f"-{attempt}"
             backup = self.backups / f"{target.stem}-{stamp}{number}{target.suffix}"
-            if _create(backup, data):
+            if create_atomic(backup, data):
                 return backup
         raise WorkspaceError(f"{self.backups} has 999 backups of {target.name} from this second. Try again.")
 
@@ -199,24 +198,3 @@ def without_outputs(notebook: bytes) -> bytes:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _create(path: Path, data: bytes) -> bool:
-    """Make `path` with `data` in it, all or nothing. False when something is already there; it is left alone."""
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(scratch, path)
-        except FileExistsError:
-            return False
-        except OSError:  # a file system without hard links
-            if os.path.lexists(path):
-                return False
-            os.rename(scratch, path)
-        return True
-    finally:
-        Path(scratch).unlink(missing_ok=True)

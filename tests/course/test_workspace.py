@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pagedlab import paths
 from pagedlab.course import workspace as workspace_module
 from pagedlab.course.workspace import Workspace, WorkspaceError
 from pagedlab.errors import PagedLabError
@@ -219,13 +220,13 @@ def test_a_file_system_without_hard_links(course, monkeypatch):
 
 
 def test_a_lesson_that_appears_while_it_is_being_copied_is_not_replaced(course, monkeypatch):
-    real = workspace_module.tempfile.mkstemp
+    real = paths.tempfile.mkstemp
 
     def mkstemp(*args, **kwargs):
         (course.lessons / NAMES[0]).write_text("somebody was faster")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(workspace_module.tempfile, "mkstemp", mkstemp)
+    monkeypatch.setattr(paths.tempfile, "mkstemp", mkstemp)
     assert NAMES[0] not in course.prepare().copied
     assert read(course, NAMES[0]) == "somebody was faster"
 
