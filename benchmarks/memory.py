@@ -41,12 +41,13 @@ class Request(NamedTuple):
 
 
 def draw_requests(tokenizer, options) -> list[Request]:
-    chance = random.Random(options.seed)
+    # Lengths and places are drawn apart: another README changes the words, never the lengths.
+    chance, place = random.Random(options.seed), random.Random(options.seed)
     text_ids = tokenizer.encode(README.read_text(encoding="utf-8"))
     requests = []
     for _ in range(options.requests):
         num_prompt, num_new = chance.randint(*options.prompt), chance.randint(*options.output)
-        start = chance.randrange(len(text_ids))
+        start = place.randrange(len(text_ids))
         repeated = text_ids[start:] + text_ids * (num_prompt // len(text_ids) + 1)
         requests.append(Request(repeated[:num_prompt], num_new))
     return requests

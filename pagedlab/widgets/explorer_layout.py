@@ -140,7 +140,7 @@ def _words(width: float, num_blocks: int, block_size: int) -> tuple[int, int, fl
         for columns in (1, 2, 3):
             beside = LOGICAL + CHIP + columns * (PHYSICAL + COUNT)
             slot = (width - beside) / (per_line * (1 + columns))
-            if slot < (40 if columns == 1 else 46):
+            if slot < (33 if columns == 1 else 46):
                 break
             found = per_line, columns, min(slot, 76)
             if ceil(num_blocks / columns) * (SLOT * ceil(block_size / per_line) + BETWEEN) <= COLUMN_HIGH:

@@ -96,7 +96,7 @@ function wordsFit(width, numBlocks, blockSize) {
   for (perLine of [...new Set([Math.min(blockSize, 8), Math.min(blockSize, 4)])]) {
     for (const columns of [1, 2, 3]) {
       slot = (width - LOGICAL - CHIP - columns * (PHYSICAL + COUNT)) / (perLine * (1 + columns));
-      if (slot < (columns === 1 ? 40 : 46)) break;
+      if (slot < (columns === 1 ? 33 : 46)) break;
       found = { perLine, columns, slot: Math.min(slot, 76) };
       const line = SLOT * Math.ceil(blockSize / perLine) + BETWEEN;
       if (Math.ceil(numBlocks / columns) * line <= COLUMN_HIGH) break;
