@@ -10,7 +10,6 @@ from lab import LabServer
 from playwright.sync_api import expect
 
 
-
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     """`pagedlab lab` with an empty learner's folder."""
@@ -80,7 +79,8 @@ def test_lesson_04_runs_and_its_explorer_is_bound_to_the_kernel(course, open_not
 
     notebook.evaluate(
         "states = [step.state.sequences for step in explorer.steps]\n"
-        "explorer.step = max(i for i, all in enumerate(states) if any(s.name == 'A' and s.num_tokens > 37 for s in all))\n"
+        "long = [any(one.name == 'A' and one.num_tokens > 37 for one in now) for now in states]\n"
+        "explorer.step = max(i for i, enough in enumerate(long) if enough)\n"
         "explorer.selected = {'sequence': 'A', 'position': 37}"
     )
     expect(root.get_by_test_id("line")).to_contain_text("block_table[37 //")
