@@ -172,7 +172,8 @@ check("blocks_needed", blocks_needed)
 # Try a wrong answer too: `return num_tokens // block_size`, say. The check looks for the *smallest* case that goes
 # wrong, and tells it to you.
 #
-# Stuck? `hint("blocks_needed")` gives a hint. Call it again for the next one; the last is nearly the answer.
+# Stuck? `hint("blocks_needed")` gives a hint. Call it again for the next one; the last is nearly the answer. Like a
+# check, it shows itself as the *last line* of a cell.
 #
 # One trap: if your cell has a typing error, Python keeps the function from before, and the check sees that one.
 

@@ -9,7 +9,7 @@ from pagedlab.course.answer import CannotKeepError, pack
 from pagedlab.course.exercises import find
 from pagedlab.course.promise import Exercise, Failure
 from pagedlab.course.report import COLOUR, CheckResult, card
-from pagedlab.course.sandbox import ALONE, judge_safely
+from pagedlab.course.sandbox import ALONE, judge_safely, warm_up
 
 
 def check(exercise_id: str, answer, keep: bool = True) -> CheckResult:
@@ -93,12 +93,19 @@ class Hint:
                     COLOUR["not attempted"])  # fmt: skip
 
 
-def hint(exercise_id: str) -> Hint:
-    """The next hint, most general first; the last one is nearly the answer, and is given again when asked again."""
+def hint(exercise_id: str, number: int | None = None) -> Hint:
+    """The next hint, most general first; the last one is nearly the answer, and is given again when asked again.
+
+    With `number`, that hint, 1 being the first. In a notebook it shows itself as the last line of a cell.
+    """
     exercise = find(exercise_id)
-    number = min(records.attempts(exercise.id).hints_shown + 1, len(exercise.hints))
-    records.count(exercise.id, hints_shown=1)
-    given = Hint(exercise.id, number, len(exercise.hints), exercise.hints[number - 1])
+    total = len(exercise.hints)
+    if number is None:
+        number = min(records.attempts(exercise.id).hints_shown + 1, total)
+        records.count(exercise.id, hints_shown=1)
+    elif not 1 <= number <= total:
+        raise ValueError(f"{exercise.id} has hints 1 to {total}, not {number}")
+    given = Hint(exercise.id, number, total, exercise.hints[number - 1])
     if not _in_notebook():
         print(given)
     return given
@@ -108,3 +115,7 @@ def _in_notebook() -> bool:
     """Whether a value left last in a cell is shown by itself."""
     ipython = sys.modules.get("IPython")
     return bool(ipython and ipython.get_ipython())
+
+
+if _in_notebook():  # a lesson imports `check` long before it calls it: the first check needn't wait for torch
+    warm_up()

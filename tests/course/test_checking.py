@@ -195,3 +195,11 @@ def test_importing_the_package_loads_no_torch():
 def test_the_verbs_are_in_the_package():
     assert {"check", "hint", "progress", "your_parts"} <= set(dir(pagedlab))
     assert len(MODULES) == len(set(MODULES))
+
+
+def test_a_hint_can_be_asked_for_by_number():
+    first = hint("blocks_needed")
+    assert hint("blocks_needed", 1) == first
+    assert hint("blocks_needed").number == 2  # asking by number counts for nothing
+    with pytest.raises(ValueError, match="has hints 1 to 3, not 4"):
+        hint("blocks_needed", 4)
