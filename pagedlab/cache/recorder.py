@@ -17,7 +17,8 @@ What a picture needs:
 - The allocator needs the public verbs only (`pagedlab.cache.allocator.Allocator`). If it also shows its `free_blocks`
   as a tuple, next block first, that order is recorded (a list is taken for a private one, used from either end). If
   not, `state.free_order_known` is False and the free blocks come sorted. What it cannot or does not tell (a `ref_count`
-  that raises) is worked out from the calls.
+  that raises) is worked out from the calls. A table that cannot be read is shown as it was before.
+- Numbers are plain ints whatever integers came (numpy's, say), collections are tuples, and texts are `drawable`.
 - Nothing is checked here. When an allocator hands out a block that is in use, the state shows just that: two sequences
   hold the block (`state.holders(block)`) and its ref count is what the allocator says.
 
@@ -31,11 +32,13 @@ is one step with that verb, sequence and opening words; `recorder.copied([(2, 5)
 `with` block records a remark. Each step keeps a state of its own, about 16 bytes a block of the pool.
 """
 
-from collections.abc import Iterable, Iterator
+import operator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pagedlab.cache.allocator import Allocator
+from pagedlab.cache.allocator import Allocator, whole_number
 from pagedlab.cache.table import BlockTable
 
 
@@ -120,7 +123,7 @@ class Recorder:
     def __init__(self, allocator: Allocator, block_size: int | None = None, num_blocks: int | None = None):
         """`num_blocks` is needed only for an allocator without a `num_blocks` that is already in use."""
         self.allocator, self.block_size = allocator, block_size
-        self.num_blocks = num_blocks or getattr(allocator, "num_blocks", None) or allocator.num_free
+        self.num_blocks = _pool_size(allocator) if num_blocks is None else whole_number("num_blocks", num_blocks, 1)
         self._tables: dict[str, RecordedTable] = {}
         self._held = [0] * self.num_blocks  # holders, by the calls that succeeded
         self._ref_counts = [0] * self.num_blocks  # what the allocator says; _held where it says nothing
@@ -164,6 +167,7 @@ class Recorder:
         The result is used like the table and records what it does. `texts` are the words of its tokens by position;
         add those that are generated to the result's `.texts`, best before their token is appended.
         """
+        name = drawable(name)
         if name in self._tables:
             raise ValueError(f"there is a sequence {name!r} already; the others are {', '.join(self._tables)}")
         if table is None:
@@ -224,19 +228,18 @@ class Recorder:
         else:
             blocks = {b for call in done.calls for b in _blocks_of(call) if 0 <= b < self.num_blocks}
         for block in blocks:
-            said = _ask(lambda block=block: self.allocator.ref_count(block))
-            self._ref_counts[block] = said if isinstance(said, int) else self._held[block]
+            said = _number(_ask(lambda block=block: self.allocator.ref_count(block)))
+            self._ref_counts[block] = self._held[block] if said is None else said
 
-        num_free = _ask(lambda: self.allocator.num_free)
         order = _ask(lambda: self.allocator.free_blocks)
-        order = order if isinstance(order, tuple) else None
+        order = _frozen(order) if isinstance(order, tuple) else None
         return PoolState(
             num_blocks=self.num_blocks,
             block_size=self.block_size,
             ref_counts=tuple(self._ref_counts),
             free_blocks=tuple(b for b, count in enumerate(self._ref_counts) if count == 0) if order is None else order,
             free_order_known=order is not None,
-            num_free=num_free if isinstance(num_free, int) else None,
+            num_free=_number(_ask(lambda: self.allocator.num_free)),
             sequences=tuple(table.state() for table in self._tables.values()),
         )
 
@@ -270,12 +273,15 @@ class RecordedTable:
         return getattr(self.table, name)
 
     def state(self) -> SequenceState:
-        blocks, num_tokens = tuple(self.table.blocks), self.table.num_tokens
-        texts = tuple(self.texts[:num_tokens])
-        state = SequenceState(self.name, blocks, num_tokens, texts + ("",) * (num_tokens - len(texts)))
+        state = _ask(self._read) or self._last or SequenceState(self.name, (), 0, ())
         if state != self._last:  # most steps change one sequence: the others are kept once, not once a step
             self._last = state
         return self._last
+
+    def _read(self) -> SequenceState:
+        blocks, num_tokens = tuple(self.table.blocks), operator.index(self.table.num_tokens)
+        texts = tuple(drawable(each) for each in self.texts[:num_tokens])
+        return SequenceState(self.name, _frozen(blocks), num_tokens, texts + ("",) * (num_tokens - len(texts)))
 
 
 _ASK_ABOUT_ALL = 1024
@@ -299,12 +305,54 @@ def _ask(question):
         return None
 
 
+def drawable(text: object) -> str:
+    """`text` with a sign in place of what neither an SVG document nor a message to a browser can carry: control
+    characters (a line break and a tab may stay) and halves of surrogate pairs."""
+    return _UNDRAWABLE.sub("\ufffd", str(text))
+
+
+_UNDRAWABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
+
+
+def _pool_size(allocator: Allocator) -> int:
+    """What the allocator says, or else its free blocks: all there are, as long as none is in use."""
+    said = _number(getattr(allocator, "num_blocks", None))
+    if said:
+        return said
+    num_free = _number(allocator.num_free) or 0
+    # If any block is in use, then one of these is: either one below num_free, or all from num_free on.
+    counts = (_number(_ask(lambda block=block: allocator.ref_count(block))) for block in range(num_free + 1))
+    if num_free < 1 or any(counts):
+        raise ValueError(
+            f"how large is this pool? The allocator has no num_blocks, it is in use already, and {num_free} blocks are "
+            f"free. Say so: Recorder(allocator, num_blocks=...), or record from the start."
+        )
+    return num_free
+
+
+def _number(value) -> int | None:
+    """Any kind of integer as an int; None for everything else."""
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        return None
+
+
 def _frozen(value):
-    return tuple(value) if isinstance(value, list) else value
+    """Collections as tuples, integers as ints; anything else as it is."""
+    if isinstance(value, str | bytes | bool):
+        return value
+    if isinstance(value, Collection):
+        entries = _ask(lambda: tuple(map(_frozen, value)))
+        if entries is not None:  # a tensor without dimensions is a collection by its methods only
+            return entries
+    number = _number(value)
+    return value if number is None else number
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")  # many carry no words
+    says = _ask(lambda: str(error)) or ""
+    return drawable(f"{type(error).__name__}: {says}").rstrip(": ")  # many carry no words
 
 
 def _blocks_of(call: Call) -> tuple[int, ...]:
@@ -332,7 +380,7 @@ def _caption(title: str, calls: tuple[Call, ...], copies, error: str | None, sta
     sentences += [f"Block {source} is copied to block {destination}" for source, destination in copies]
     if error is not None and not any(call.error == error for call in calls):
         sentences.append(f"It raises {error}")
-    return " ".join(sentence.rstrip(".") + "." for sentence in sentences)
+    return drawable(" ".join(sentence.rstrip(".") + "." for sentence in sentences))
 
 
 def _names(blocks) -> str:

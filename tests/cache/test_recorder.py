@@ -1,9 +1,13 @@
 """The recorder: it changes nothing, forgets nothing, and works with allocators that know only their verbs."""
 
+import itertools
 import pickle
+from collections import deque
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -281,6 +285,94 @@ def test_names_and_sizes_that_are_missing_or_taken():
         recorder.table("A")
 
 
+@pytest.mark.parametrize("used", [0, 1, 2, 3, 4])
+def test_a_pool_in_use_whose_size_nobody_says_is_refused_whichever_blocks_those_are(used):
+    for order in itertools.permutations(range(4)):
+        allocator = OnlyVerbs(4)
+        allocator.allocate(4)
+        allocator.free(list(order))
+        allocator.allocate(used)
+        if used == 0:
+            assert Recorder(allocator).num_blocks == 4
+            continue
+        with pytest.raises(ValueError, match=r"it is in use already, and \d blocks are free.*num_blocks=\.\.\."):
+            Recorder(allocator)
+        assert Recorder(allocator, num_blocks=4).steps[0].state.num_blocks == 4
+
+
+class OtherTypes(OnlyVerbs):
+    """Right, but with numpy's integers, in other collections than a list."""
+
+    def __init__(self, num_blocks, collection):
+        super().__init__(num_blocks)
+        self._collection = collection
+
+    num_blocks = property(lambda self: np.int64(self._inner.num_blocks))
+    num_free = property(lambda self: np.int64(self._inner.num_free))
+    free_blocks = property(lambda self: tuple(map(np.int64, self._inner.free_blocks)))
+
+    def allocate(self, n):
+        return self._collection([np.int64(block) for block in super().allocate(n)])
+
+    def ref_count(self, block):
+        return np.int64(super().ref_count(block))
+
+
+@pytest.mark.parametrize("collection", [list, tuple, deque, np.array, torch.tensor])
+def test_integers_and_collections_of_any_kind_are_recorded_as_plain_ones(collection):
+    def play(allocator):
+        recorder = Recorder(allocator, block_size=2)
+        table = recorder.table("A")
+        table.append_tokens(3, recorder)
+        recorder.share(table.blocks)
+        recorder.free(recorder.allocate(1))
+        table.free()
+        return recorder.steps
+
+    steps = play(OtherTypes(4, collection))
+    assert steps == play(BlockAllocator(4))
+    assert "gives blocks 0 and 1" in steps[1].caption
+    states = [step.state for step in steps]
+    numbers = [number for state in states for number in (*state.ref_counts, *state.free_blocks, state.num_free)]
+    numbers += [number for step in steps for number in (*step.taken, *step.shared, *step.returned)]
+    numbers += [block for state in states for sequence in state.sequences for block in sequence.blocks]
+    assert {type(number) for number in numbers} == {int}
+
+
+@pytest.mark.parametrize("left", [None, 7, "no table"])
+def test_a_table_that_breaks_hides_no_error_and_takes_no_block(left):
+    class Breaking(BlockTable):
+        def append_tokens(self, n, allocator):
+            self.blocks = left
+            del self.num_tokens
+            raise ValueError("what went wrong")
+
+    recorder = Recorder(BlockAllocator(4), block_size=2)
+    table = recorder.table("A", Breaking(2))
+    recorder.table("B").append_tokens(2)
+    with pytest.raises(ValueError, match="what went wrong"):
+        table.append_tokens(3)
+    assert recorder.steps[-1].error == "ValueError: what went wrong"
+    assert recorder.allocate(2) == [1, 2]
+    state = recorder.steps[-1].state
+    assert state.num_free == 1 and [sequence.blocks for sequence in state.sequences] == [(), (0,)]
+
+
+def test_an_error_without_readable_words_goes_on_to_the_caller():
+    class Unspeakable(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    class Failing(OnlyVerbs):
+        def allocate(self, n):
+            raise Unspeakable
+
+    recorder = Recorder(Failing(4))
+    with pytest.raises(Unspeakable):
+        recorder.allocate(1)
+    assert recorder.steps[-1].caption == "allocate(1) raises Unspeakable."
+
+
 def test_large_pools_are_asked_about_what_moved_only():
     class Counting(OnlyVerbs):
         asked = 0
@@ -290,7 +382,7 @@ def test_large_pools_are_asked_about_what_moved_only():
             return super().ref_count(block)
 
     allocator = Counting(10_000)
-    recorder = Recorder(allocator)
+    recorder = Recorder(allocator, num_blocks=10_000)
     recorder.share(recorder.allocate(3))
     assert allocator.asked == 6
     assert recorder.steps[-1].state.ref_counts[:4] == (2, 2, 2, 0)
