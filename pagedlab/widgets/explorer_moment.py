@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pagedlab.cache.allocator import whole_number
-from pagedlab.cache.recorder import PoolState, SequenceState
+from pagedlab.cache.recorder import PoolState, SequenceState, drawable
 from pagedlab.widgets.look import letters, spoken_list
 
 
@@ -38,6 +38,7 @@ def pool_state(
     `free`: the free list, next block first. Without it the blocks with ref count 0, order unknown.
     """
     num_blocks = whole_number("num_blocks", num_blocks, at_least=1)
+    block_size = None if block_size is None else whole_number("block_size", block_size, at_least=1)
     sequences = []
     for name, table in tables.items():
         blocks, num_tokens = _blocks_and_tokens(name, table)
@@ -46,8 +47,8 @@ def pool_state(
             raise ValueError(f"how many tokens does {name} have? Say block_size=16, or give (blocks, num_tokens)")
         block_size = block_size or size
         num_tokens = len(blocks) * block_size if num_tokens is None else num_tokens
-        words = tuple((texts or {}).get(name, ()))[:num_tokens]
-        sequences.append(SequenceState(str(name), blocks, num_tokens, words + ("",) * (num_tokens - len(words))))
+        words = tuple(map(drawable, (texts or {}).get(name, ())))[:num_tokens]
+        sequences.append(SequenceState(drawable(name), blocks, num_tokens, words + ("",) * (num_tokens - len(words))))
     counts = [0] * num_blocks
     for sequence in sequences:
         for block in set(sequence.blocks):

@@ -285,6 +285,40 @@ class TestBlockPicture:
         svg = block_picture(state, title='"<script>"', note="a < b")
         assert "<i>&" in texts_of(svg) and '"<script>"' in texts_of(svg)
 
+    @pytest.mark.parametrize(
+        "sign", ["\x00", "\x1b[31m", "\ud800", "\udc80", "\ufffe", "\x7f\x80", "\r\n", "\t", "\U0001f600"]
+    )
+    def test_what_no_document_can_carry_is_replaced(self, sign):
+        class Failing(BlockAllocator):
+            def allocate(self, n):
+                raise ValueError(f"error{sign}")
+
+        recorder = Recorder(Failing(4), block_size=2)
+        table = recorder.table(f"name{sign}", texts=[f"text{sign}", 1])
+        table.table.blocks, table.table.num_tokens = [0], 2
+        with pytest.raises(ValueError):
+            table.append_tokens(3)
+        state = pool_state(
+            {f"name{sign}": ([0], 2)}, num_blocks=2, block_size=2, texts={f"name{sign}": [f"text{sign}", 1]}
+        )
+        explorer = BlockTableExplorer(recorder)
+        explorer.selected = {"sequence": explorer.state.sequences[0].name, "position": 1}
+        pictures = [
+            explorer.svg(),
+            block_picture(state),
+            block_picture(state, title=f"title{sign}", note=f"note{sign}"),
+        ]
+        for picture in pictures:
+            ElementTree.fromstring(picture.encode())
+        data, _ = explorer._repr_mimebundle_()
+        json.dumps(
+            [data["text/plain"], data["text/html"], str(explorer.table()), explorer.story], ensure_ascii=False
+        ).encode()
+        assert (
+            "error" in explorer.sentence()
+            and state.sequences[0].texts[1] == explorer.state.sequences[0].texts[1] == "1"
+        )
+
     def test_a_pool_of_thousands_stays_small(self):
         tables = {f"request {i}": (list(range(i * 400, i * 400 + 256)), 4000) for i in range(16)}
         explorer = BlockTableExplorer.of_tables(tables, num_blocks=10_000, block_size=16)
