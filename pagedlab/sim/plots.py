@@ -4,7 +4,7 @@ Every figure is drawn on opaque white with dark text, so it reads the same in a 
 says in words what it shows: as alternative text of the image, and as its `repr`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 
 from pagedlab.sim.memory import MemoryRun
@@ -79,28 +79,6 @@ def plot_memory_waste(runs: Sequence[MemoryRun]) -> Picture:
     description = "Percent of the KV cache's slots. " + " ".join(
         f"{label}: " + ", ".join(f"{PARTS[part][0]} {percent:.1f}" for part, percent in parts.items()) + "."
         for label, parts in bars
-    )
-    return Picture(figure, description)
-
-
-def plot_block_sizes(runs: Mapping[int, MemoryRun]) -> Picture:
-    """Token share against block size: `runs` is what `sweep_block_sizes` returns."""
-    if not runs:
-        raise ValueError("there is nothing to draw: give at least one block size")
-    figure, axes = _figure(width=7, height=3.2)
-    sizes = list(runs)
-    percents = [100 * run.shares.token_states for run in runs.values()]
-    axes.plot(range(len(sizes)), percents, color="#0072B2", marker="o", linewidth=2)
-    for place, percent in enumerate(percents):
-        axes.annotate(f"{percent:.1f}", (place, percent), (0, 8), textcoords="offset points", ha="center", color=INK)
-    axes.set_xticks(range(len(sizes)), sizes)
-    axes.set_ylim(0, 112)
-    axes.set_yticks(range(0, 101, 20))
-    axes.set_xlabel("block_size (slots)")
-    axes.set_ylabel("token states, % of all slots")
-    axes.spines[["top", "right"]].set_visible(False)
-    description = "Token states in percent of all slots, by block size. " + ", ".join(
-        f"{size}: {percent:.1f}" for size, percent in zip(sizes, percents, strict=True)
     )
     return Picture(figure, description)
 

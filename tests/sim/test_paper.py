@@ -12,7 +12,7 @@ from pagedlab.cache.accounting import Shares
 from pagedlab.sim.memory import MemoryRun
 from pagedlab.sim.memory_split import opt_13b_on_40_gb
 from pagedlab.sim.paper import FIGURE_2, FIGURE_13, PAPER_NAMES, compare, paper_bar, table
-from pagedlab.sim.plots import plot_block_sizes, plot_memory_split, plot_memory_waste
+from pagedlab.sim.plots import plot_memory_split, plot_memory_waste
 from pagedlab.sim.policies import POLICIES
 
 MAX = MemoryRun("Orca (Max)", "ShareGPT", 15_728, Shares(0.2, 0.14, 0.57, 0.09), 7.0, 100, 0)
@@ -96,10 +96,9 @@ def test_runs_without_a_bar_in_the_paper_stand_alone():
     "plot",
     [
         lambda: plot_memory_waste([MAX, PAGED]),
-        lambda: plot_block_sizes({16: PAGED, 256: LARGE_BLOCKS}),
         lambda: plot_memory_split(opt_13b_on_40_gb()),
     ],
-    ids=["waste", "block sizes", "split"],
+    ids=["waste", "split"],
 )
 def test_a_notebook_shows_an_opaque_png_with_alternative_text(plot):
     picture = plot()
@@ -112,16 +111,13 @@ def test_a_notebook_shows_an_opaque_png_with_alternative_text(plot):
     assert pixels.shape[2] == 3 or (pixels[..., 3] == 1).all(), "not opaque"
 
 
-def test_block_size_and_split_pictures_show_the_numbers():
-    assert repr(plot_block_sizes({16: PAGED, 256: LARGE_BLOCKS})).endswith("16: 97.0, 256: 97.0")
+def test_the_split_picture_shows_the_numbers():
     assert repr(plot_memory_split(opt_13b_on_40_gb())) == "GPU memory: weights 64 %, KV cache 32 %, other 4 %"
 
 
 def test_nothing_to_draw():
     with pytest.raises(ValueError, match="at least one MemoryRun"):
         plot_memory_waste([])
-    with pytest.raises(ValueError, match="at least one block size"):
-        plot_block_sizes({})
 
 
 def test_importing_the_simulation_loads_neither_torch_nor_matplotlib():
