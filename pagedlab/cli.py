@@ -1,6 +1,7 @@
 """The `pagedlab` command. Each verb loads only what it needs, so that `--help` answers at once."""
 
 import argparse
+import codecs
 import os
 import sys
 
@@ -8,6 +9,9 @@ from pagedlab import __version__
 from pagedlab.errors import PagedLabError
 
 INTERRUPTED = 130  # what a shell reports after Ctrl-C
+
+# For a terminal without these signs: `pagedlab progress` must still tell what is done from what is not.
+PLAIN_SIGNS = {"\u2713": "x", "\u25cb": "-", "\u2717": "!", "\u00b7": "-", "\u2192": "->", "\u2026": "..."}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,19 +21,43 @@ def main(argv: list[str] | None = None) -> int:
     if args.run is None:
         parser.print_help()
         return 2
+    if hasattr(sys.stdout, "reconfigure"):
+        codecs.register_error("plain-signs", _plain_signs)
+        sys.stdout.reconfigure(errors="plain-signs")
     try:
         status = args.run(args) or 0
-        sys.stdout.flush()
+        _flush()
         return status
     except PagedLabError as error:
         print(f"pagedlab: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader has gone, as in `pagedlab progress | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_nowhere()
+        return 1
+    except OSError as error:  # a full disk, say, or a folder that cannot be written to
+        try:
+            _flush()
+        except OSError:
+            _print_nowhere()
+        print(f"pagedlab: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # None where a shell has closed it: `pagedlab progress >&-`
+        sys.stdout.flush()
+
+
+def _print_nowhere() -> None:
+    """Let go of what could not be printed, or Python would try again, and complain, when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _plain_signs(error: UnicodeEncodeError) -> tuple[str, int]:
+    return "".join(PLAIN_SIGNS.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -117,9 +145,12 @@ def _doctor(args) -> int:
 
 
 def _fetch(args) -> int:
-    from pagedlab.model.fetch import fetch
+    from pagedlab.model.fetch import fetch, is_fetched
 
+    unused = args.source is not None and is_fetched()
     print(f"model: {fetch(args.source, progress=True)}")
+    if unused:
+        print(f"It was there already, whole and checked; {args.source} was not looked at.")
     return 0
 
 

@@ -117,3 +117,39 @@ def test_a_reader_that_goes_away_is_no_traceback():
     command = f"{sys.executable} -m pagedlab progress | true"
     run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=os.environ)
     assert run.stderr == ""
+
+
+def run_in_a_shell(command, **environment):
+    command = f"{sys.executable} -m pagedlab {command}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, env={**os.environ, **environment})
+
+
+def test_nowhere_to_print_to_is_no_error():
+    run = run_in_a_shell("progress >&-")
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_disk_is_one_message_and_status_1():
+    run = run_in_a_shell("progress > /dev/full")
+    assert run.returncode == 1
+    assert run.stderr.decode().startswith("pagedlab: ") and run.stderr.count(b"\n") == 1, run.stderr.decode()
+
+
+def test_a_terminal_of_ascii_gets_other_signs():
+    run = run_in_a_shell("progress", PYTHONIOENCODING="ascii")
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert b"- block_allocator" in run.stdout and b"?" not in run.stdout
+    known = "".join(cli.PLAIN_SIGNS)
+    assert cli._plain_signs(UnicodeEncodeError("ascii", known + "\u2603", 0, len(known) + 1, ""))[0].endswith("...?")
+    assert cli.PLAIN_SIGNS["\u2713"] != cli.PLAIN_SIGNS["\u25cb"]
+
+
+def test_a_file_given_for_a_model_that_is_there_is_said_to_be_unused(capsys, monkeypatch, tmp_path):
+    from pagedlab.model import fetch
+
+    monkeypatch.setattr(fetch, "is_fetched", lambda: True)
+    assert cli.main(["fetch", "--from", "nowhere.gguf"]) == 0
+    assert "nowhere.gguf was not looked at" in capsys.readouterr().out
+    assert cli.main(["fetch"]) == 0
+    assert "not looked at" not in capsys.readouterr().out
