@@ -44,8 +44,8 @@ class PagedKVCache:
         )
         sizes = {name: whole_number(name, size, at_least=1) for name, size in sizes.items()}
         self.num_layers, self.num_blocks, self.num_kv_heads, self.block_size, self.head_dim = sizes.values()
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise TypeError(f"dtype is {dtype!r}; expected torch.float32, torch.bfloat16 or torch.float16")
+        if dtype not in ops.TYPES:
+            raise TypeError(f"dtype is {dtype!r}; expected {', '.join(map(str, ops.TYPES))}")
         self.dtype = dtype
         shape = (self.num_layers, 2, self.num_blocks, self.num_kv_heads, self.block_size, self.head_dim)
         try:
@@ -197,7 +197,8 @@ class PagedSequence:
                 f"{len(self._slots)}. A step gives the same tokens to layers 0 to {self.pool.num_layers - 1} in order."
             )
         new_keys, new_values = keys.transpose(0, 1), values.transpose(0, 1)
-        self._write(new_keys, new_values, self.pool.key_cache(layer), self.pool.value_cache(layer), self._slots)
+        caches = self.pool.key_cache(layer), self.pool.value_cache(layer)
+        self._write(new_keys, new_values, *caches, list(self._slots))  # a copy: the next layer needs them too
         return self.num_tokens + num_new
 
     def _start_step(self, num_new: int) -> None:

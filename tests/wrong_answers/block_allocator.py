@@ -24,6 +24,8 @@ DUPLICATE = "A block named twice in one call is a DuplicateBlockError"
 NOTHING = "A refused call changes nothing"
 NUMBERS = "An error names the numbers"
 TWO = "Two allocators know nothing of each other"
+HUNDRED = "Also in a pool of 100 blocks"
+STAY = "The lists it is given stay as they were"
 LISTS = "A list belongs to the caller, who may change it"
 
 
@@ -669,3 +671,57 @@ class KeepsTheCallersList(Right):
         self.returned = []
         self.free_blocks = list(dict.fromkeys(self.free_blocks))
         return self.take(n)
+
+
+# --- the lists of others, and large pools ---
+
+
+@wrong(STAY, "has changed the list")
+class SortsTheListToShare(Right):
+    def share(self, blocks):
+        blocks.sort()
+        super().share(blocks)
+
+
+@wrong(STAY, "has changed the list")
+class EatsTheListToFree(Right):
+    def free(self, blocks):
+        self.look(blocks, DoubleFreeError)
+        while blocks:
+            self.drop(blocks.pop())
+
+
+@wrong(STAY, "the list is now []")
+class EatsTheListOfARefusedCall(Right):
+    def share(self, blocks):
+        try:
+            super().share(blocks)
+        except UnknownBlockError:
+            blocks.clear()
+            raise
+
+
+@wrong(HUNDRED, "num_free says")
+class SixtyFourBits(Right):
+    """A bit for each free block, in a word of 64 bits as soon as one comes back."""
+
+    def __init__(self, num_blocks):
+        self.num_blocks, self.holders, self.bits = num_blocks, [0] * num_blocks, (1 << num_blocks) - 1
+
+    @property
+    def num_free(self):
+        return bin(self.bits).count("1")
+
+    def allocate(self, n):
+        if n > self.num_free:
+            raise OutOfBlocksError(n, self.num_free, self.num_blocks)
+        blocks = [block for block in range(self.num_blocks) if self.bits >> block & 1][:n]
+        for block in blocks:
+            self.bits ^= 1 << block
+            self.holders[block] = 1
+        return blocks
+
+    def drop(self, block):
+        self.holders[block] -= 1
+        if self.holders[block] == 0:
+            self.bits = (self.bits | 1 << block) & 0xFFFF_FFFF_FFFF_FFFF

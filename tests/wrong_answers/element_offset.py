@@ -48,7 +48,7 @@ def dimensions_backwards(block, head, slot, dim, num_kv_heads, block_size, head_
     return ((dim * block_size + slot) * num_kv_heads + head) + block * num_kv_heads * block_size * head_dim
 
 
-@wrong(SLOT, "the place in token-major")
+@wrong(SLOT, "To slot 1 it is 1 key")
 def sizes_shifted_by_one(block, head, slot, dim, num_kv_heads, block_size, head_dim):
     return block * num_kv_heads + head * block_size + slot * head_dim * num_kv_heads + dim
 
@@ -96,3 +96,10 @@ def numpy_in_32_bits(block, head, slot, dim, num_kv_heads, block_size, head_dim)
 def through_floats(block, head, slot, dim, num_kv_heads, block_size, head_dim):
     sizes = torch.tensor([num_kv_heads * block_size * head_dim, block_size * head_dim, head_dim, 1.0])
     return int((torch.tensor([block, head, slot, dim]) * sizes).sum())
+
+
+@wrong(SLOT, "To slot 1 it is 1 key")
+def slots_of_all_heads(block, head, slot, dim, num_kv_heads, block_size, head_dim):
+    """One stride is token-major's, the others are not."""
+    stride = num_kv_heads * head_dim
+    return block * num_kv_heads * block_size * head_dim + head * block_size * head_dim + slot * stride + dim

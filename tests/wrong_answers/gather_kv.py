@@ -6,9 +6,10 @@ from tests.corpus import wrong
 
 BLOCK = "The tokens of one block"
 ALL = "Every token from its own block and slot"
-PADDED = "Entries behind the last block are not followed"
+PADDED = "Entries behind the last block do not show in the result"
 LIST = "The table may be a list"
 NONE = "No tokens: two empty tensors"
+STAYS = "The table stays as it was"
 
 
 def gathered(cache, blocks, places):
@@ -180,3 +181,19 @@ def a_list_of_keys(key_cache, value_cache, block_table, num_tokens):
         keys.append(key_cache[block, :, place])
         values.append(value_cache[block, :, place])
     return keys, values
+
+
+@wrong(STAYS, "changed the block table")
+def empties_the_table(key_cache, value_cache, block_table, num_tokens):
+    blocks, places = blocks_and_places(key_cache, block_table, num_tokens)
+    if isinstance(block_table, list):
+        block_table.clear()
+    return gathered(key_cache, blocks, places), gathered(value_cache, blocks, places)
+
+
+@wrong(STAYS, "changed the block table")
+def clamps_the_table_in_place(key_cache, value_cache, block_table, num_tokens):
+    if isinstance(block_table, torch.Tensor):
+        block_table.clamp_(min=0)
+    blocks, places = blocks_and_places(key_cache, block_table, num_tokens)
+    return gathered(key_cache, blocks, places), gathered(value_cache, blocks, places)

@@ -10,6 +10,7 @@ SIZES = "Blocks of any size, from 1 up"
 NONE = "An empty range has no slots"
 TENSOR = "A table may be a tensor, and wider than needed"
 REFUSED = "A position without a block is an IndexError"
+TABLE_STAYS = "The table stays as it was"
 
 
 def block_of(block_table, position, block_size):
@@ -190,3 +191,27 @@ def vectorised_without_a_look(block_table, start, end, block_size):
     table = torch.as_tensor(block_table, dtype=torch.long)
     entries = torch.clamp(positions // block_size, max=max(len(table) - 1, 0))
     return (table[entries] * block_size + positions % block_size).tolist() if len(table) else []
+
+
+@wrong(REFUSED, "torch.tensor")
+def looks_at_lists_only(block_table, start, end, block_size):
+    if isinstance(block_table, torch.Tensor):
+        positions = torch.arange(start, end)
+        return (block_table[positions // block_size] * block_size + positions % block_size).tolist()
+    return [block_of(block_table, p, block_size) * block_size + p % block_size for p in range(start, end)]
+
+
+@wrong(TABLE_STAYS, "changed the block table")
+def strips_the_padding(block_table, start, end, block_size):
+    if isinstance(block_table, list):
+        while block_table and block_table[-1] == -1:
+            block_table.pop()
+    return [block_of(block_table, p, block_size) * block_size + p % block_size for p in range(start, end)]
+
+
+@wrong(TABLE_STAYS, "changed the block table")
+def multiplies_the_table_in_place(block_table, start, end, block_size):
+    slots = [block_of(block_table, p, block_size) * block_size + p % block_size for p in range(start, end)]
+    if isinstance(block_table, torch.Tensor):
+        block_table *= block_size
+    return slots

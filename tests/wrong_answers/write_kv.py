@@ -246,3 +246,50 @@ def needs_a_token(keys, values, key_cache, value_cache, slot_mapping):
     block_size, kept = key_cache.shape[2], slots >= 0
     key_cache[slots[kept] // block_size, :, slots[kept] % block_size] = keys[kept]
     value_cache[slots[kept] // block_size, :, slots[kept] % block_size] = values[kept]
+
+
+@wrong(MANY, ".reshape")
+def views_the_new_tokens(keys, values, key_cache, value_cache, slot_mapping):
+    """Right for tokens in one piece, but the model turns them from heads first."""
+    block_size, (num_tokens, num_kv_heads, head_dim) = key_cache.shape[2], keys.shape
+    for cache, new in ((key_cache, keys), (value_cache, values)):
+        rows = new.view(num_tokens, num_kv_heads * head_dim)
+        for token, slot in enumerate(slot_mapping):
+            if slot >= 0:
+                cache[slot // block_size, :, slot % block_size] = rows[token].view(num_kv_heads, head_dim)
+
+
+@wrong(ONE, "changed the slot mapping")
+def eats_the_slots(keys, values, key_cache, value_cache, slot_mapping):
+    block_size, token = key_cache.shape[2], 0
+    if isinstance(slot_mapping, torch.Tensor):
+        slot_mapping = slot_mapping.tolist()
+    while slot_mapping:
+        slot = slot_mapping.pop(0)
+        if slot >= 0:
+            key_cache[slot // block_size, :, slot % block_size] = keys[token]
+            value_cache[slot // block_size, :, slot % block_size] = values[token]
+        token += 1
+
+
+@wrong(SKIP, "changed the slot mapping")
+def removes_minus_one(keys, values, key_cache, value_cache, slot_mapping):
+    block_size = key_cache.shape[2]
+    tokens = [token for token, slot in enumerate(slot_mapping) if slot >= 0]
+    if isinstance(slot_mapping, torch.Tensor):
+        slot_mapping = slot_mapping.tolist()
+    while -1 in slot_mapping:
+        slot_mapping.remove(-1)
+    for token, slot in zip(tokens, slot_mapping, strict=True):
+        key_cache[slot // block_size, :, slot % block_size] = keys[token]
+        value_cache[slot // block_size, :, slot % block_size] = values[token]
+
+
+@wrong(SKIP, "the last one of the pool")
+def skips_in_lists_only(keys, values, key_cache, value_cache, slot_mapping):
+    block_size = key_cache.shape[2]
+    for token, slot in enumerate(slot_mapping):
+        if isinstance(slot, int) and slot < 0:
+            continue
+        key_cache[slot // block_size, :, slot % block_size] = keys[token]
+        value_cache[slot // block_size, :, slot % block_size] = values[token]

@@ -26,14 +26,25 @@ SHARING = st.lists(st.tuples(st.sampled_from(["allocate", "free", "share"]), NUM
 OWNERSHIP = "A block is free or it is held. What must change when it is handed out, and what when it comes back?"
 INPUTS = "allocate is given a number, free and share a list of ids. What do your own lists hold by now, and how many?"
 NEW = "A new pool is all free. What stands in the class body is shared by all pools: make it in __init__."
+KEPT = "The list belongs to the caller, who goes on using it. Sort, pop from or clear a copy: list(blocks)."
 WHOLE_CALL = "First look at every block of the call. Only when all of them are fine, change something."
 
 
-class Replay:
-    """An answer's pool, what was done to it, and who holds which block. Holders are called A, B, C, ..."""
+def listed(argument) -> str:
+    """What a call is given, in a line; of a long list the beginning and the end."""
+    if not isinstance(argument, list) or len(argument) <= 16:
+        return f"{argument}"
+    return f"[{', '.join(map(str, argument[:3]))}, ..., {argument[-1]}]"
 
-    def __init__(self, answer, num_blocks: int, name: str = "pool", spoil: bool = False):
-        self.name, self.num_blocks, self.spoil = name, num_blocks, spoil
+
+class Replay:
+    """An answer's pool, what was done to it, and who holds which block. Holders are called A, B, C, ...
+
+    spoil: empty every list once its call is over. watch: see that calls leave the lists that they are given alone.
+    """
+
+    def __init__(self, answer, num_blocks: int, name: str = "pool", spoil: bool = False, watch: bool = False):
+        self.name, self.num_blocks, self.spoil, self.watch = name, num_blocks, spoil, watch
         self.holders: dict[str, list[int]] = {}
         self.made = 0  # holders so far, those that have let go included
         self.handed_out: set[int] = set()
@@ -81,8 +92,7 @@ class Replay:
 
     def call(self, verb: str, argument, words: str = "", hint: str = ""):
         """A call that must go well."""
-        call = f"{self.name}.{verb}({argument})"
-        self.say(call, words)
+        self.say(f"{self.name}.{verb}({listed(argument)})", words)
         method = getattr(self.pool, verb, None)
         if not callable(method):
             raise self.wrong(f"There is no method `{verb}`.", f"def {verb}(self, ...): inside the class.")
@@ -100,26 +110,34 @@ class Replay:
             if isinstance(error, OutOfBlocksError):
                 free = len(self.free_blocks)
                 verb_is = "is" if free == 1 else "are"
-                message = f"{count(free, 'block')} {verb_is} free, but `{verb}({argument})` raised OutOfBlocksError."
+                call = f"{verb}({listed(argument)})"
+                message = f"{count(free, 'block')} {verb_is} free, but `{call}` raised OutOfBlocksError."
                 hint = hint or "Which blocks does your pool take for free? Does every block find its way back?"
                 if not self.calls:
                     hint = "A new pool is all free, and n blocks can be had when exactly n are free."
                     hint = "Does asking for a ref_count change something?" if self.reads else hint
                 raise self.wrong(message, hint, *self.free_blocks) from error
-            message = f"`{verb}({argument})` is a proper call, but it raised {kind}."
+            message = f"`{verb}({listed(argument)})` is a proper call, but it raised {kind}."
             raise self.wrong(
                 message, hint or (OWNERSHIP if isinstance(error, PagedLabError) else INPUTS), *blocks
             ) from error
         self.calls += verb != "ref_count"
+        self.stays(verb, argument, given)
         if self.spoil and isinstance(argument, list):
             given.clear()  # the caller's list, to do with as it likes
         return result
+
+    def stays(self, verb: str, argument, given) -> None:
+        """The list that a call was given is as it was."""
+        if self.watch and isinstance(argument, list) and given != argument:
+            self.add(f"the list is now {listed(given)}")
+            raise self.wrong(f"`{verb}({listed(argument)})` has changed the list that it was given.", KEPT)
 
     def allocate(self, n: int, hint: str = OWNERSHIP) -> list[int]:
         result = self.call("allocate", n)
         blocks = self.looked_at(result, n)
         name = self.new_holder(blocks)
-        self.add(f"{name} got {blocks}" if blocks else "[]")
+        self.add(f"{name} got {listed(blocks)}" if blocks else "[]")
         for block in blocks:
             if not 0 <= block < self.num_blocks:
                 there = f"the pool has blocks 0 to {self.num_blocks - 1}"
@@ -149,7 +167,7 @@ class Replay:
             self.add(f"returned {tell(result, 60)}")
             raise self.wrong("Block ids are whole numbers.", "A block is called by its number: 0, 1, 2, ...") from None
         if len(blocks) != n:
-            self.add(f"returned {blocks}")
+            self.add(f"returned {listed(blocks)}")
             raise self.wrong(
                 f"{count(n, 'block')} asked for, {len(blocks)} given.",
                 "allocate(n) gives exactly n blocks, or raises OutOfBlocksError.",
@@ -177,28 +195,32 @@ class Replay:
                     continue
                 name = names[number % len(names)]
                 blocks = self.holders[name][leave:]
+                if self.watch:  # in an order that no allocator would give by itself
+                    blocks.sort(reverse=number % 2 == 0)
                 self.free(name, blocks) if verb == "free" else self.share(blocks)
             after()
 
     def refused(self, verb: str, argument, errors, hint: str):
         """A call that must raise one of `errors`. Returns the error, or None if it passed in silence."""
-        call = f"{self.name}.{verb}({argument})"
+        call = f"{self.name}.{verb}({listed(argument)})"
         self.calls += 1
         method = getattr(self.pool, verb, None)
         if not callable(method):
             self.say(call, "")
             raise self.wrong(f"There is no method `{verb}`.", f"def {verb}(self, ...): inside the class.")
+        given = list(argument) if isinstance(argument, list) else argument
         try:
-            result = method(list(argument) if isinstance(argument, list) else argument)
+            result = method(given)
         except NotImplementedError:
             raise
         except errors as error:
             self.say(call, type(error).__name__)
+            self.stays(verb, argument, given)
             return error
         except Exception as error:
             kind = type(error).__name__
             self.say(call, f"raised {error_text(error)}")
-            message = f"`{verb}({argument})` must raise {errors[0].__name__}; it raised {kind}."
+            message = f"`{verb}({listed(argument)})` must raise {errors[0].__name__}; it raised {kind}."
             raise self.wrong(message, f"{hint} {HOW_TO_RAISE[errors[0]]}") from error
         self.say(call, f"must raise {errors[0].__name__}, returned {tell(result, 40)}")
         return None
@@ -366,6 +388,21 @@ def last_holder(answer, num_blocks, steps):
     replay.take_all(hint)
 
 
+@promise("Also in a pool of 100 blocks", examples=6, num_blocks=st.sampled_from([100, 70, 130]))
+def large_pool(answer, num_blocks):
+    replay = Replay(answer, num_blocks)
+    hint = "It worked in small pools. Is anything in your class as long, or as wide, as one of those?"
+    blocks = replay.allocate(num_blocks, hint)
+    replay.look_at_num_free(hint)
+    replay.share(blocks[-2:])
+    replay.free("A", blocks, hint)
+    replay.look_at_num_free(hint)
+    replay.free("B", blocks[-2:], hint)
+    replay.look_at_num_free(hint)
+    replay.look_at_ref_counts(hint)
+    replay.allocate(num_blocks, hint)
+
+
 # --- calls that must be refused ---------------------------------------------------------------------------------------
 
 ERROR_IN = {"free": DoubleFreeError, "share": BlockNotInUseError}
@@ -516,6 +553,15 @@ def lists_are_the_callers(answer, num_blocks, steps):
         raise
 
 
+@promise("The lists it is given stay as they were", examples=40, num_blocks=st.integers(2, 6), steps=SHARING)
+def lists_stay(answer, num_blocks, steps):
+    replay = Replay(answer, num_blocks, watch=True)
+    replay.play([("allocate", 2, 0), *steps])
+    held = next((blocks for blocks in replay.holders.values() if blocks), [])
+    for verb in ("share", "free"):
+        replay.refused(verb, [*held, num_blocks], (UnknownBlockError,), WHOLE_CALL)
+
+
 EXERCISES = (
     Exercise(
         id="block_allocator",
@@ -530,6 +576,7 @@ EXERCISES = (
             double_free,
             counts_holders,
             last_holder,
+            large_pool,
             share_free,
             unknown,
             duplicate,
@@ -537,6 +584,7 @@ EXERCISES = (
             names_numbers,
             independent,
             lists_are_the_callers,
+            lists_stay,
         ),
         hints=(
             "Two things to keep: which blocks are free, and how many holders each block has. When does a block move "

@@ -10,6 +10,25 @@ from pagedlab.cache.table import slot_mapping
 from pagedlab.course.paged_inputs import PagedInputs, lengths, paged_inputs, shuffled
 from pagedlab.course.promise import Exercise, Wrong, calling, count, promise
 
+# --- for all of them --------------------------------------------------------------------------------------------------
+
+
+def shown(numbers: list[int], as_tensor: bool) -> str:
+    """As a learner would type it."""
+    return f"torch.tensor({numbers})" if as_tensor else f"{numbers}"
+
+
+def stays(before: list[int], given, told: str, what: str) -> None:
+    """A list or tensor of whole numbers that was given to an answer is as it was."""
+    after = given.tolist() if isinstance(given, torch.Tensor) else list(given)
+    if after != before:
+        raise Wrong(
+            f"The call changed the {what}, which belongs to the caller.",
+            f"{told}\nafterwards the {what} is {after}",
+            "It is needed again: in the next layer, and in the next step. Leave it alone, or change a copy.",
+        )
+
+
 # --- slot_mapping -----------------------------------------------------------------------------------------------------
 
 
@@ -97,8 +116,7 @@ def slot_mistakes(table: list[int], start: int, end: int, b: int):
 def expect_slots(answer, table: list[int], start: int, end: int, block_size: int, given=None) -> None:
     """given: the table in the form in which the answer gets it, if not as a list."""
     given = list(table) if given is None else given
-    shown = f"torch.tensor({table})" if isinstance(given, torch.Tensor) else f"{table}"
-    call = calling(f"slot_mapping({shown}, {start}, {end}, {block_size})")
+    call = calling(f"slot_mapping({shown(table, isinstance(given, torch.Tensor))}, {start}, {end}, {block_size})")
     got = whole_numbers(answer(given, start, end, block_size), call)
     want = slot_mapping(table, start, end, block_size)
     if got == want:
@@ -177,6 +195,22 @@ def slots_of_padded_tensor(answer, start, length, padding, seed):
 
 
 @promise(
+    "The table stays as it was",
+    examples=40,
+    start=st.integers(0, 9),
+    length=st.integers(1, 6),
+    padding=st.integers(0, 3),
+    seed=SEEDS,
+    as_tensor=st.booleans(),
+)
+def slots_leave_the_table(answer, start, length, padding, seed, as_tensor):
+    table = blocks_for(start + length, 4, seed) + [-1] * padding
+    given = torch.tensor(table, dtype=torch.int32) if as_tensor else list(table)
+    expect_slots(answer, table, start, start + length, 4, given)
+    stays(table, given, f"slot_mapping({shown(table, as_tensor)}, {start}, {start + length}, 4)", "block table")
+
+
+@promise(
     "A position without a block is an IndexError",
     examples=60,
     blocks=st.integers(1, 3),
@@ -184,18 +218,19 @@ def slots_of_padded_tensor(answer, start, length, padding, seed):
     over=st.integers(1, 5),
     padding=st.integers(0, 2),
     seed=SEEDS,
+    as_tensor=st.booleans(),
 )
-def slots_refused(answer, blocks, start, over, padding, seed):
+def slots_refused(answer, blocks, start, over, padding, seed, as_tensor):
     table = blocks_for(4 * blocks, 4, seed) + [-1] * padding
     end = max(4 * blocks, start) + over
     start = min(start, end - 1)
-    call = calling(f"slot_mapping({table}, {start}, {end}, 4)")
+    call = calling(f"slot_mapping({shown(table, as_tensor)}, {start}, {end}, 4)")
     first = max(start, 4 * blocks)
     entry = first // 4
     there = f"entry {entry} of the table is -1" if entry < len(table) else f"the table has {len(table)} entries"
     hint = "What does your code do with an entry of -1? Ask before you multiply: raise IndexError(...)."
     try:
-        got = answer(list(table), start, end, 4)
+        got = answer(torch.tensor(table, dtype=torch.int32) if as_tensor else list(table), start, end, 4)
     except IndexError:
         return
     except NotImplementedError:
@@ -225,8 +260,10 @@ class Writing:
         # The same pool, with the last tokens of A not written yet: they are the new ones.
         start = pages.lens[0] - num_new
         self.positions = range(start, pages.lens[0])
-        self.keys = pages.keys[0][:, start:].transpose(0, 1).contiguous()
-        self.values = pages.values[0][:, start:].transpose(0, 1).contiguous()
+        # As the model hands them over: turned to tokens first, but in memory still heads first.
+        self.keys, self.values = (
+            numbers[0][:, start:].contiguous().transpose(0, 1) for numbers in (pages.keys, pages.values)
+        )
         self.slots = slot_mapping(pages.tables[0], start, pages.lens[0], pages.block_size)
         self.want = {"key": pages.key_cache.clone(), "value": pages.value_cache.clone()}
         self.caches = {"key": pages.key_cache.clone(), "value": pages.value_cache.clone()}
@@ -238,15 +275,31 @@ class Writing:
                     self.want[kind][block, :, slot] = torch.nan
         self.slots = [-1 if index in skipped else slot for index, slot in enumerate(self.slots)]
         self.start = {kind: cache.clone() for kind, cache in self.caches.items()}
+        self.as_tensor = False  # how the slots are given
 
     @property
     def told(self) -> str:
-        return f"{self.before.told()}\nwrite_kv(keys, values, key_cache, value_cache, {self.slots})"
+        slots = shown(self.slots, self.as_tensor)
+        return f"{self.before.told()}\nwrite_kv(keys, values, key_cache, value_cache, {slots})"
 
-    def run(self, answer, slots=None) -> None:
-        keys, values = self.keys.clone(), self.values.clone()
+    def run(self, answer, as_tensor: bool = False) -> None:
+        self.as_tensor = as_tensor
+        slots = torch.tensor(self.slots, dtype=torch.int64) if as_tensor else list(self.slots)
+        keys, values = (new.transpose(0, 1).clone().transpose(0, 1) for new in (self.keys, self.values))
         calling(self.told)
-        answer(keys, values, self.caches["key"], self.caches["value"], list(self.slots) if slots is None else slots)
+        try:
+            answer(keys, values, self.caches["key"], self.caches["value"], slots)
+        except RuntimeError as error:
+            if "view" not in str(error) or keys.is_contiguous():
+                raise
+            raise Wrong(
+                "The new keys have the right shape, but do not lie in memory in that order.",
+                f"{self.told}\nkeys.shape is {list(keys.shape)}, keys.stride() is {keys.stride()}\n"
+                f"raised {type(error).__name__}: {str(error):.160}",
+                "They were turned from [num_kv_heads, num_tokens, head_dim]. `.view` needs one piece; `.reshape` "
+                "and plain indexing don't.",
+            ) from error
+        stays(self.slots, slots, self.told, "slot mapping")
         if not (torch.equal(keys, self.keys) and torch.equal(values, self.values)):
             raise Wrong(
                 "The call changed the new keys or values, which belong to the caller.",
@@ -376,8 +429,9 @@ def writes_nothing_else(answer, pages, num_new):
     pages=WRITE_PAGES,
     num_new=st.integers(1, 8),
     skipped=st.frozensets(st.integers(0, 7), min_size=1, max_size=4),
+    as_tensor=st.booleans(),
 )
-def writes_skip(answer, pages, num_new, skipped):
+def writes_skip(answer, pages, num_new, skipped, as_tensor):
     num_new = min(num_new, pages.lens[0])
     skipped = frozenset(index % num_new for index in skipped)
     # The last block of the pool is in use, and full: what -1 hits by mistake belongs to somebody.
@@ -389,7 +443,7 @@ def writes_skip(answer, pages, num_new, skipped):
             for cache in (writing.caches, writing.want, writing.start):
                 cache[kind][last] = 7.0 * sign
     try:
-        writing.run(answer)
+        writing.run(answer, as_tensor)
     except (NotImplementedError, Wrong):
         raise
     except Exception as error:
@@ -416,7 +470,7 @@ def writes_skip(answer, pages, num_new, skipped):
 @promise("Slots may come as a tensor, and there may be none", examples=40, pages=WRITE_PAGES, num_new=st.integers(0, 5))
 def writes_from_tensor(answer, pages, num_new):
     writing = Writing(pages, num_new)
-    writing.run(answer, torch.tensor(writing.slots, dtype=torch.int64))
+    writing.run(answer, as_tensor=True)
     expect_written(writing)
     expect_rest(writing)
 
@@ -425,14 +479,20 @@ def writes_from_tensor(answer, pages, num_new):
 
 
 def expect_gathered(
-    answer, pages: PagedInputs, sequence: int, padding: int = 0, as_tensor: bool = True, hint: str = ""
+    answer,
+    pages: PagedInputs,
+    sequence: int,
+    padding: int = 0,
+    as_tensor: bool = True,
+    hint: str = "",
+    watch: bool = False,
 ) -> None:
-    """Gather one sequence, and say of the first wrong number what was read instead."""
+    """Gather one sequence, and say of the first wrong number what was read instead. watch: the table, too."""
     name, num_tokens = "ABCDEFGH"[sequence], pages.lens[sequence]
     table = pages.tables[sequence] + [-1] * padding
     given = torch.tensor(table, dtype=torch.int32) if as_tensor else list(table)
     caches = pages.key_cache.clone(), pages.value_cache.clone()
-    told = calling(f"{pages.told()}\ngather_kv(key_cache, value_cache, {table}, {num_tokens})")
+    told = calling(f"{pages.told()}\ngather_kv(key_cache, value_cache, {shown(table, as_tensor)}, {num_tokens})")
     result = answer(*caches, given, num_tokens)
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise Wrong(
@@ -474,6 +534,8 @@ def expect_gathered(
         caches[1].nan_to_num(9), pages.value_cache.nan_to_num(9)
     ):
         raise Wrong("Reading has changed the pool.", told, "Gather into a tensor of your own.")
+    if watch:
+        stays(table, given, told, "block table")
 
 
 def wrong_shape(pages: PagedInputs, where: str, got: list[int], want: list[int], kind: str):
@@ -523,7 +585,7 @@ def gathers_all(answer, pages):
 
 
 @promise(
-    "Entries behind the last block are not followed",
+    "Entries behind the last block do not show in the result",
     examples=60,
     pages=paged_inputs(num_seqs=(1, 2), min_len=1),
     padding=st.integers(1, 3),
@@ -549,6 +611,17 @@ def gathers_nothing(answer, block_size, padding, others):
     expect_gathered(answer, PagedInputs([0, others], block_size, num_kv_heads=2), 0, padding)
 
 
+@promise(
+    "The table stays as it was",
+    examples=30,
+    pages=paged_inputs(num_seqs=(1, 2)),
+    padding=st.integers(0, 2),
+    as_tensor=st.booleans(),
+)
+def gathers_and_leaves_the_table(answer, pages, padding, as_tensor):
+    expect_gathered(answer, pages, 0, padding, as_tensor, watch=True)
+
+
 # --- element_offset ---------------------------------------------------------------------------------------------------
 
 # The first of each are the ones a report shows: small, and no two products of them alike.
@@ -572,38 +645,50 @@ def offset_of(answer, block, head, slot, dim, sizes) -> tuple[int, str]:
         ) from None
 
 
-def offset_mistakes(block, head, slot, dim, sizes):
-    heads, slots, dims = sizes
-    yield (
-        block * heads * slots * dims + head * dims + slot * dims + dim,
+# What was computed, what to say of it, and a hint. The sizes are called h, s, d: kv heads, slots, dims.
+OFFSET_MISTAKES = (
+    (
+        lambda block, head, slot, dim, h, s, d: block * h * s * d + head * d + slot * d + dim,
         "The heads of a block overlap: a step to the next head was head_dim long.",
         "A step to the next head jumps over all slots of this one.",
-    )
-    yield (
-        ((block * slots + slot) * heads + head) * dims + dim,
+    ),
+    (
+        lambda block, head, slot, dim, h, s, d: ((block * s + slot) * h + head) * d + dim,
         "That is the place in token-major: slots outside, heads inside.",
         "Here the heads come first: [num_blocks, num_kv_heads, block_size, head_dim].",
-    )
-    yield (
-        4 * element_offset(block, head, slot, dim, *sizes),
+    ),
+    (
+        lambda *place: 4 * element_offset(*place),
         "Those are bytes of float32.",
         "Count numbers, not bytes.",
-    )
-    yield (
-        element_offset(block, head, slot, dim, *sizes) + 1,
+    ),
+    (
+        lambda *place: element_offset(*place) + 1,
         "One too far: places are counted from 0.",
         "The first number of the cache has offset 0.",
-    )
-    yield (
-        block * slots * dims + head * slots * dims + slot * dims + dim,
+    ),
+    (
+        lambda block, head, slot, dim, h, s, d: (block + head) * s * d + slot * d + dim,
         "A block was taken to hold one kv head.",
         "A step to the next block jumps over all kv heads of this one.",
-    )
-    yield (
-        block + head + slot + dim,
+    ),
+    (
+        lambda block, head, slot, dim, h, s, d: block + head + slot + dim,
         "The indices were added as they are.",
         "Each one is first multiplied by its stride.",
-    )
+    ),
+)
+ELSEWHERE = ((5, 2, 3, 4, 7, 11, 13), (0, 1, 0, 1, 3, 4, 5), (2, 0, 1, 0, 3, 4, 5))
+
+
+def is_the_mistake(mistake, answer, got: int, place: tuple) -> bool:
+    """One place may look like a mistake by accident, so the answer is asked at other places too."""
+    if got != mistake(*place):
+        return False
+    try:
+        return all(answer(*other) == mistake(*other) for other in ELSEWHERE)
+    except Exception:
+        return False
 
 
 def expect_offset(answer, block, head, slot, dim, sizes, told: str = "") -> None:
@@ -612,8 +697,8 @@ def expect_offset(answer, block, head, slot, dim, sizes, told: str = "") -> None
     if got == want:
         return
     example = f"{call} returned {got:,}, right is {want:,}"
-    for offset, message, hint in offset_mistakes(block, head, slot, dim, sizes):
-        if got == offset:
+    for mistake, message, hint in OFFSET_MISTAKES:
+        if is_the_mistake(mistake, answer, got, (block, head, slot, dim, *sizes)):
             raise Wrong(message, example, hint)
     raise Wrong(
         told or f"It is {got:,}, and should be {want:,}.",
@@ -679,6 +764,7 @@ EXERCISES = (
             slots_of_nothing,
             slots_of_padded_tensor,
             slots_refused,
+            slots_leave_the_table,
         ),
         hints=(
             "Do one position first, on paper: which entry of the table, which place in the block?",
@@ -692,7 +778,7 @@ EXERCISES = (
         title="Store new tokens by slot",
         kind="function",
         reference="pagedlab.kernels.ops:kv_write",
-        promises=(writes_one, writes_many, writes_nothing_else, writes_skip, writes_from_tensor),
+        promises=(writes_one, writes_many, writes_nothing_else, writes_from_tensor, writes_skip),
         hints=(
             "A slot is a block and a place in it: the same `//` and `%` as before.",
             "One token: key_cache[block, :, place] is [num_kv_heads, head_dim], just like keys[token]. And -1?",
@@ -706,7 +792,14 @@ EXERCISES = (
         title="Back to one piece",
         kind="function",
         reference="pagedlab.kernels.ops:gather_kv",
-        promises=(gathers_one_block, gathers_all, gathers_padded, gathers_from_list, gathers_nothing),
+        promises=(
+            gathers_one_block,
+            gathers_all,
+            gathers_padded,
+            gathers_from_list,
+            gathers_nothing,
+            gathers_and_leaves_the_table,
+        ),
         hints=(
             "Each token lies where slot_mapping says. Another way: take whole blocks, join them, and cut off the rest.",
             "With index tensors blocks and places, cache[blocks, :, places] is [num_tokens, num_kv_heads, head_dim].",
