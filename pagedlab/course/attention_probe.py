@@ -24,15 +24,32 @@ def expect_attention(answer, pages: PagedInputs, q: torch.Tensor, hint: str, cal
 
     q: `[num_seqs, num_heads, head_dim]`.
     """
-    got, want = _run(answer, pages, q), paged_decode(q, *_arguments(pages))
     shapes = f"q{list(q.shape)}, key_cache{list(pages.key_cache.shape)}, ..."
     call = calling(f"{pages.told()}\n{call}paged_attention({shapes})")
+    try:
+        got = _run(answer, pages, q)
+    except IndexError as error:
+        if q.shape[1] != pages.num_kv_heads:  # then it may be about heads
+            raise
+        raise _beyond_the_end(error, pages, call) from error
+    want = paged_decode(q, *_arguments(pages))
     as_it_should = isinstance(got, torch.Tensor) and got.shape == want.shape and got.dtype == want.dtype
     if as_it_should and not torch.isclose(got, want, rtol=CLOSE, atol=CLOSE).all():
         _accuse_scale(got, pages, q, call, want)
         explain(answer, pages, q, call)
         _accuse_nan(answer, pages, q, call, want)
     expect_tensor(got, want, call, ("sequence", "head", "dimension"), hint)
+
+
+def _beyond_the_end(error: IndexError, pages: PagedInputs, call: str) -> Wrong:
+    length, blocks = pages.lens[0], len(pages.tables[0])
+    return Wrong(
+        f"An index is out of range: {error}.",
+        f"{call}\nraised IndexError: {error}",
+        f"Was a block asked for behind the table's end? {count(length, 'token')} in blocks of {pages.block_size}: that "
+        f"is {count(blocks, 'block')}, so the block numbers are range({blocks}).",
+        pages.picture(),
+    )
 
 
 def explain(answer, pages: PagedInputs, q: torch.Tensor, call: str) -> None:
@@ -95,10 +112,17 @@ def _explain_head(got, right, pages: PagedInputs, sequence: int, head: int, num_
             hint = f"{name} has {count(length, 'token')}. How many of them are in its last block?"
         elif holds == "a slot nobody wrote":
             message = f"{whose}: block {block} slot {slot} was read, a slot that nobody wrote."
+        behind = pages.block_tables[sequence, len(table) :].tolist()
+        before = next((NAMES[other] for other in range(sequence) if block in pages.tables[other]), None)
         if not table:
             hint = f"{name} has no tokens, so nothing may be read for it."
+        elif block in behind:
+            hint += f" Behind it, the row goes on with {behind}, which means nothing: the length says where to stop."
         elif block == pages.num_blocks - 1 and (pages.block_tables[sequence] < 0).any():
             hint += f" Its row ends in -1, and key_cache[-1] is the last block, {block}: was that read as well?"
+        if before is not None and block not in table:
+            hint += f" Was another row of block_tables read, or was something of {before}'s carried over into {name}, "
+            hint += "such as its largest, sum or values so far?"
         raise _wrong(message, hint, call, pages, block)
 
     kv_head = head * pages.num_kv_heads // num_heads
@@ -122,9 +146,9 @@ def _explain_head(got, right, pages: PagedInputs, sequence: int, head: int, num_
     unread = (weights.abs() < FEW * wanted) & (wanted > CLOSE)
     if unread.any():
         position = int(unread.nonzero()[0])
-        block, slot = places[position]
+        block, _ = places[position]
         raise _wrong(
-            f"{whose}: token {position} was not read. It lies in block {block} slot {slot}.",
+            f"{whose}: token {position} was not read. It lies in {pages.told_where(sequence, position)}.",
             f"{name} has {count(length, 'token')}: positions 0 to {length - 1}. Its block table is {table}.",
             call + listed,
             pages,
@@ -163,6 +187,13 @@ def _explain_weights(weights, wanted, whose: str, size: int, call: str, pages: P
             call,
             pages,
         )
+    if _scores_off_by_one_factor(weights, wanted):
+        raise _wrong(
+            f"{whose}: the scores are all too large, or all too small, by the same factor.",
+            "What are they divided by? It must be the square root of head_dim, and head_dim is q.shape[-1].",
+            call,
+            pages,
+        )
     worst = int((ratio - 1).abs().argmax())
     raise _wrong(
         f"{whose}: token {worst} got the weight {shown(weights[worst])}; right is {shown(wanted[worst])}.",
@@ -170,6 +201,15 @@ def _explain_weights(weights, wanted, whose: str, size: int, call: str, pages: P
         call,
         pages,
     )
+
+
+def _scores_off_by_one_factor(weights, wanted) -> bool:
+    """Whether the weights are those of c * score, with one c. Three tokens are needed: with two, some c always fits."""
+    if len(weights) < 3 or (weights <= 0).any() or (wanted <= 0).any():
+        return False
+    got, right = (one.double().log() for one in (weights, wanted))
+    got, right = got - got.mean(), right - right.mean()
+    return bool(((got @ right) / (right @ right) * right - got).abs().max() < 1e-3)
 
 
 def _wrong(message: str, hint: str, example: str, pages: PagedInputs, block: int | None = None) -> Wrong:
@@ -189,6 +229,16 @@ def _accuse_scale(got, pages, q, call: str, want) -> None:
             paged_decode(q, *_arguments(pages), scale=1 / head_dim),
             "The scores were divided by head_dim, not by its square root.",
             "As in lesson 1: the square root.",
+        ),
+        Suspect(
+            paged_decode(q, *_arguments(pages), scale=1 / 8),
+            "The scores were divided by 8, the square root of 64.",
+            f"That fits the real model. Here head_dim is {head_dim}: take it from q's shape.",
+        ),
+        Suspect(
+            paged_decode(q, *_arguments(pages), scale=math.sqrt(head_dim)),
+            "The scores were multiplied by the square root of head_dim.",
+            "Divide by it.",
         ),
         Suspect(
             paged_decode(q, *_arguments(pages), scale=math.log(2) / math.sqrt(head_dim)),

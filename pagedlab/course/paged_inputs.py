@@ -1,7 +1,8 @@
 """Pools made to catch mistakes, for the checks of lessons 04 and 05, and what such a mistake has read.
 
 What is hostile about them: blocks lie in random order, block 0 is nobody's, every slot without a token is NaN, several
-sequences share the pool, tables are wider than needed and end in -1. All numbers of a pool differ and are centred on
+sequences share the pool, tables are wider than needed and end in -1. If asked for, sequences share their first blocks,
+and tables end in blocks of others. All numbers of a pool differ and are centred on
 zero, so any number found somewhere tells where it came from. So does a NaN that was only copied:
 its spare bits say which slot it lay in.
 
@@ -38,6 +39,8 @@ class PagedInputs:
     lens: the lengths as a list; seq_lens: as an int32 tensor `[num_seqs]`.
     keys, values: what each sequence has stored, a list of `[num_kv_heads, num_tokens, head_dim]`.
     The caches are the caller's to hand out: give a learner's answer a clone.
+    shared_blocks: so many full blocks at the beginning are the same for all sequences that are long enough.
+    leftovers: behind its last block, a row of block_tables holds blocks of others instead of -1.
     """
 
     def __init__(
@@ -49,24 +52,38 @@ class PagedInputs:
         seed: int = 0,
         spare_blocks: int = 2,
         extra_columns: int = 0,
+        shared_blocks: int = 0,
+        leftovers: bool = False,
     ):
         self.lens, self.block_size, self.num_kv_heads, self.head_dim = list(lens), block_size, num_kv_heads, head_dim
         self.seed = seed
         needed = [blocks_needed(length, block_size) for length in self.lens]
-        self.num_blocks = 1 + sum(needed) + spare_blocks
+        full = [min(shared_blocks, length // block_size) for length in self.lens]
+        shared = [min(one, full[0]) if row else 0 for row, one in enumerate(full)]  # with the first sequence
+        self.num_blocks = 1 + sum(needed) - sum(shared) + spare_blocks
         order = shuffled(range(1, self.num_blocks), seed)
-        self.tables = [[order.pop() for _ in range(num)] for num in needed]
+        self.tables: list[list[int]] = []
+        for num, same in zip(needed, shared, strict=True):
+            begin = self.tables[0][:same] if self.tables else []
+            self.tables.append(begin + [order.pop() for _ in range(num - same)])
         self.block_tables = padded(self.tables)
         if extra_columns:
             more = torch.full((len(self.lens), extra_columns), -1, dtype=torch.int32)
             self.block_tables = torch.cat([self.block_tables, more], dim=1)
+        if leftovers:
+            for row, table in zip(self.block_tables, self.tables, strict=True):
+                others = [block for block in shuffled(range(self.num_blocks), seed) if block not in table]
+                for column in range(len(table), len(row)):
+                    row[column] = others[column % len(others)]
         self.seq_lens = torch.tensor(self.lens, dtype=torch.int32)
 
         every = distinct_numbers((2, sum(self.lens), num_kv_heads, head_dim), seed)
         self.key_cache, self.value_cache = marked_nans((2, self.num_blocks, num_kv_heads, block_size, head_dim))
         self.keys, self.values, first = [], [], 0
-        for table, length in zip(self.tables, self.lens, strict=True):
+        for table, length, same in zip(self.tables, self.lens, shared, strict=True):
             keys, values = every[:, first : first + length].transpose(1, 2)
+            keys[:, : same * block_size] = every[0, : same * block_size].transpose(0, 1)
+            values[:, : same * block_size] = every[1, : same * block_size].transpose(0, 1)
             first += length
             self.keys.append(keys.contiguous())
             self.values.append(values.contiguous())
@@ -89,13 +106,13 @@ class PagedInputs:
         return f"block {block} slot {slot}"
 
     def owner(self, block: int, slot: int) -> str:
-        """ "token 1 of A", or "a slot nobody wrote"."""
-        for sequence, table in enumerate(self.tables):
-            if block in table:
-                position = table.index(block) * self.block_size + slot
-                if position < self.lens[sequence]:
-                    return f"token {position} of {NAMES[sequence]}"
-        return "a slot nobody wrote"
+        """ "token 1 of A", "token 1 of A and B" where they share the block, or "a slot nobody wrote"."""
+        names, position = [], -1
+        for name, table, length in zip(NAMES, self.tables, self.lens, strict=False):
+            if block in table and table.index(block) * self.block_size + slot < length:
+                position = table.index(block) * self.block_size + slot  # the same for all that share it
+                names.append(name)
+        return f"token {position} of {' and '.join(names)}" if names else "a slot nobody wrote"
 
     def find(self, number: float) -> tuple[str, int, int, int, int] | None:
         """Where in the pool a number lies: ("key" or "value", block, kv head, slot, dim). None: nowhere."""
@@ -134,8 +151,10 @@ class PagedInputs:
         """The pool in words, a line a sequence."""
         heads = count(self.num_kv_heads, "kv head")
         lines = [f"blocks of {count(self.block_size, 'slot')}, {heads}, head_dim {self.head_dim}"]
-        for name, table, length in zip(NAMES, self.tables, self.lens, strict=False):
-            lines.append(f"{name}: {count(length, 'token')}, its block table is {table}")
+        for name, table, length, row in zip(NAMES, self.tables, self.lens, self.block_tables.tolist(), strict=False):
+            rest = row[len(table) :]
+            behind = f", behind it stands {rest}" if any(block >= 0 for block in rest) else ""
+            lines.append(f"{name}: {count(length, 'token')}, its block table is {table}{behind}")
         return "\n".join(lines)
 
     def picture(self, problem: int | Iterable[int] = (), note: str = "", selected: dict | None = None) -> str:

@@ -125,3 +125,25 @@ def in_double_precision_and_base_two(q, key_cache, value_cache, block_tables, se
             if length:
                 out[i, heads] = top / bottom
     return out.to(q.dtype)
+
+
+@right
+def online_softmax_in_base_two(q, key_cache, value_cache, block_tables, seq_lens):
+    """log2(e) is part of the scale, so exp2 does what exp would."""
+    _, num_kv_heads, block_size, head_dim = key_cache.shape
+    out = torch.zeros_like(q)
+    for i, length in enumerate(seq_lens.tolist()):
+        grouped = q[i].reshape(num_kv_heads, -1, head_dim) * (math.log2(math.e) / math.sqrt(head_dim))
+        largest = torch.full((*grouped.shape[:2], 1), -math.inf)
+        total, mixed = torch.zeros_like(largest), torch.zeros_like(grouped)
+        for start in range(0, length, block_size):
+            block, n = block_tables[i, start // block_size], min(block_size, length - start)
+            scores = grouped @ key_cache[block, :, :n].transpose(1, 2)
+            new = torch.maximum(largest, scores.amax(-1, keepdim=True))
+            shrink, weights = torch.exp2(largest - new), torch.exp2(scores - new)
+            total = total * shrink + weights.sum(-1, keepdim=True)
+            mixed = mixed * shrink + weights @ value_cache[block, :, :n]
+            largest = new
+        if length:
+            out[i] = (mixed / total).reshape(q[i].shape)
+    return out

@@ -175,6 +175,20 @@ def weight_zero_is_no_protection(out_a, lse_a, out_b, lse_b):
     return share_a * out_a + share_b * out_b, lse
 
 
+@wrong(EMPTY, "0 * inf")
+def takes_out_nan_only(out_a, lse_a, out_b, lse_b):
+    return weight_zero_is_no_protection(
+        torch.where(out_a.isnan(), 0, out_a), lse_a, torch.where(out_b.isnan(), 0, out_b), lse_b
+    )
+
+
+@wrong(EMPTY, "Rows differ")
+def any_infinite_lse_returns_the_other(out_a, lse_a, out_b, lse_b):
+    if lse_a.isinf().any():
+        return out_b, lse_b
+    return correct(out_a, lse_a, out_b, lse_b)
+
+
 @wrong(OUT, "One `if`")
 def one_if_for_all_rows(out_a, lse_a, out_b, lse_b):
     if lse_a == -math.inf:

@@ -12,6 +12,8 @@ TAIL = "Nothing behind the last token is read"
 BATCH = "Every sequence of a batch by its own table and length"
 GROUPS = "Query heads share a kv head"
 EMPTY = "A sequence without tokens gets zeros"
+SHARED = "Two sequences may share a block"
+BEHIND = "What a table says behind the last block means nothing"
 LARGE = "Large and very negative scores do no harm"
 PURE = "What it is given stays as it was"
 
@@ -129,6 +131,21 @@ def gathers_heads_and_blocks_mixed(q, key_cache, value_cache, block_tables, seq_
 @wrong(ONE, "not scaled")
 def forgets_to_scale(q, key_cache, value_cache, block_tables, seq_lens):
     return each(attend_in_blocks, q, key_cache, value_cache, block_tables, seq_lens, scale=1.0)
+
+
+@wrong(ONE, "square root of 64")
+def scales_for_the_real_model(q, key_cache, value_cache, block_tables, seq_lens):
+    return each(attend_in_blocks, q, key_cache, value_cache, block_tables, seq_lens, scale=1 / 8)
+
+
+@wrong(ONE, "multiplied by the square root")
+def multiplies_by_the_root(q, key_cache, value_cache, block_tables, seq_lens):
+    return each(attend_in_blocks, q, key_cache, value_cache, block_tables, seq_lens, scale=q.shape[-1] ** 0.5)
+
+
+@wrong(MANY, "by the same factor")
+def scales_by_the_number_of_blocks(q, key_cache, value_cache, block_tables, seq_lens):
+    return each(attend_in_blocks, q, key_cache, value_cache, block_tables, seq_lens, scale=len(key_cache) ** -0.5)
 
 
 @wrong(ONE, "powers of 2")
@@ -328,7 +345,7 @@ def modulo_makes_a_full_block_empty(q, key_cache, value_cache, block_tables, seq
     return each(one, q, key_cache, value_cache, block_tables, seq_lens)
 
 
-@wrong(ONE, "IndexError")
+@wrong(ONE, "range(1)")
 def always_one_block_more(q, key_cache, value_cache, block_tables, seq_lens):
     def one(query, key_cache, value_cache, table, length):
         block_size = key_cache.shape[2]
@@ -371,6 +388,87 @@ def one_table_for_all(q, key_cache, value_cache, block_tables, seq_lens):
 @wrong(BATCH, "wrong shape")
 def answers_for_the_first_sequence_only(q, key_cache, value_cache, block_tables, seq_lens):
     return each(attend_in_blocks, q[:1], key_cache, value_cache, block_tables[:1], seq_lens[:1])
+
+
+@wrong(BATCH, "carried over into B")
+def carries_the_sums_into_the_next_sequence(q, key_cache, value_cache, block_tables, seq_lens):
+    _, num_kv_heads, block_size, head_dim = key_cache.shape
+    out = torch.zeros_like(q)
+    start = grouped(q[0], num_kv_heads)
+    largest, total, mixed = (
+        torch.full(start.shape[:2], -math.inf),
+        torch.zeros(start.shape[:2]),
+        torch.zeros_like(start),
+    )
+    for i, length in enumerate(seq_lens.tolist()):
+        for first in range(0, length, block_size):
+            block, n = block_tables[i, first // block_size], min(block_size, length - first)
+            scores = grouped(q[i], num_kv_heads) @ key_cache[block, :, :n].transpose(1, 2) / head_dim**0.5
+            new_largest = torch.maximum(largest, scores.amax(-1))
+            shrink, weights = torch.exp(largest - new_largest), torch.exp(scores - new_largest[..., None])
+            total = total * shrink + weights.sum(-1)
+            mixed = mixed * shrink[..., None] + weights @ value_cache[block, :, :n]
+            largest = new_largest
+        if length:
+            out[i] = (mixed / total[..., None]).reshape(q[i].shape)
+    return out
+
+
+@wrong(SHARED, "not read")
+def masks_the_pool_by_owner(q, key_cache, value_cache, block_tables, seq_lens):
+    """One owner for each block: the last sequence that names it."""
+    num_blocks, num_kv_heads, block_size, head_dim = key_cache.shape
+    owner, first = torch.full((num_blocks,), -1), torch.zeros(num_blocks, dtype=torch.long)
+    for i, length in enumerate(seq_lens.tolist()):
+        for index in range(-(-length // block_size)):
+            owner[block_tables[i, index]], first[block_tables[i, index]] = i, index * block_size
+    position = (first[:, None] + torch.arange(block_size)).flatten()
+    keys, values = (x.transpose(0, 1).reshape(num_kv_heads, -1, head_dim) for x in (key_cache, value_cache))
+    out = torch.zeros_like(q)
+    for i, length in enumerate(seq_lens.tolist()):
+        own = (owner.repeat_interleave(block_size) == i) & (position < length)
+        if own.any():
+            out[i] = dense(q[i], keys[:, own], values[:, own])
+    return out
+
+
+@wrong(BEHIND, "goes on")
+def stops_only_at_minus_one(q, key_cache, value_cache, block_tables, seq_lens):
+    def one(query, key_cache, value_cache, table, length):
+        _, num_kv_heads, block_size, head_dim = key_cache.shape
+        q = grouped(query, num_kv_heads) * head_dim**-0.5
+        largest, total, acc = torch.full(q.shape[:2], -math.inf), torch.zeros(q.shape[:2]), torch.zeros(q.shape)
+        for index, block in enumerate(table):
+            if block == -1:
+                break
+            n = min(block_size, length - index * block_size)  # 0 or less behind the end
+            scores = q @ key_cache[block, :, :n].transpose(1, 2)
+            new_largest = torch.maximum(largest, scores.amax(-1))
+            factor, weights = torch.exp(largest - new_largest), torch.exp(scores - new_largest[..., None])
+            total = total * factor + weights.sum(-1)
+            acc = acc * factor[..., None] + weights @ value_cache[block, :, :n]
+            largest = new_largest
+        return (acc / total[..., None]).reshape(query.shape) if length else torch.zeros_like(query)
+
+    return each(one, q, key_cache, value_cache, block_tables, seq_lens)
+
+
+@wrong(BEHIND, "means nothing")
+def takes_the_last_entry_for_the_last_block(q, key_cache, value_cache, block_tables, seq_lens):
+    def one(query, key_cache, value_cache, table, length):
+        block_size = key_cache.shape[2]
+        held = [block for block in table if block >= 0]  # as if the table said how many there are
+        tail = length - (-(-length // block_size) - 1) * block_size
+        return attend_in_blocks(query, key_cache, value_cache, held, (len(held) - 1) * block_size + tail)
+
+    return each(
+        lambda query, k, v, table, length: one(query, k, v, table, length) if length else torch.zeros_like(query),
+        q,
+        key_cache,
+        value_cache,
+        block_tables,
+        seq_lens,
+    )
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------

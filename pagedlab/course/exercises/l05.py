@@ -234,7 +234,7 @@ def merge_large(answer, seed, num_a, shift_a, shift_b):
     empty=st.sampled_from(["b", "a"]),
     which=st.sampled_from([(True,), (True, False), (False, True, True)]),
     shift=st.sampled_from([0.0, -300.0]),
-    holds=st.sampled_from([0.0, 7.0, math.nan]),
+    holds=st.sampled_from([0.0, 7.0, math.nan, math.inf]),
 )
 def merge_empty(answer, seed, empty, which, shift, holds):
     rows = (len(which),)
@@ -249,8 +249,12 @@ def merge_empty(answer, seed, empty, which, shift, holds):
     call += f", and its out holds {holds:g}"
     got = merged(answer, parts, call)
     hint = "Its weight is exp(-inf) = 0. Which of your steps turns that into something else?"
-    if math.isnan(holds):
-        hint = "A weight of 0 is no protection: 0 * NaN is NaN. Take the numbers out first (masked_fill, torch.where)."
+    if not math.isfinite(holds):
+        name = "NaN" if math.isnan(holds) else "inf"
+        hint = f"A weight of 0 is no protection: 0 * {name} is NaN. Take the row out first, by its lse (masked_fill, "
+        hint += "torch.where)."
+    elif not all(which):
+        hint = "Rows differ: one may be empty while another isn't. Did all of them get the same treatment?"
     for name, got_one, want, axes in zip(
         ("out", "lse"), got, (want_out, want_lse), (("head", "dimension"), ("head",)), strict=True
     ):
@@ -259,7 +263,7 @@ def merge_empty(answer, seed, empty, which, shift, holds):
 
 @promise(
     "Two empty parts stay empty",
-    holds=st.sampled_from([0.0, math.nan]),
+    holds=st.sampled_from([0.0, math.nan, math.inf]),
     which=st.sampled_from([(True,), (False, True)]),
 )
 def merge_both_empty(answer, holds, which):
@@ -357,6 +361,41 @@ def pages_batch(answer, pages):
 
 
 @promise(
+    "Two sequences may share a block",
+    seed=SEED,
+    block_size=st.sampled_from([2, 1, 3]),
+    shared=st.integers(1, 2),
+    tails=st.lists(st.integers(0, 3), min_size=2, max_size=3),
+)
+def pages_shared(answer, seed, block_size, shared, tails):
+    lens = [shared * block_size + tail for tail in tails]
+    pages = PagedInputs(lens, block_size, 1, head_dim=4, seed=seed, shared_blocks=shared)
+    expect_attention(
+        answer, pages, queries(pages), "Nobody owns a block alone: whose tokens it holds is said by the tables only."
+    )
+
+
+@promise(
+    "What a table says behind the last block means nothing",
+    seed=SEED,
+    block_size=BLOCK_SIZE,
+    lens=st.lists(st.integers(1, 5), min_size=2, max_size=3),
+    extra=st.integers(1, 2),
+)
+def pages_leftovers(answer, seed, block_size, lens, extra):
+    pages = PagedInputs(lens, block_size, 1, head_dim=4, seed=seed, extra_columns=extra, leftovers=True)
+    hint = "The length says how many blocks to read. What stands behind them may be -1, or a number left over."
+    try:
+        expect_attention(answer, pages, queries(pages), hint)
+    except (IndexError, RuntimeError) as error:
+        raise Wrong(
+            "It doesn't work when a row of block_tables goes on behind the sequence's last block.",
+            f"{pages.told()}\nraised {type(error).__name__}: {error}",
+            hint,
+        ) from error
+
+
+@promise(
     "Query heads share a kv head",
     seed=SEED,
     kv_heads=KV_HEADS,
@@ -392,12 +431,16 @@ def pages_empty(answer, seed, lens):
 
 @promise("Large and very negative scores do no harm", seed=SEED, shifts=SHIFTS, block_size=st.sampled_from([2, 1, 3]))
 def pages_large(answer, seed, shifts, block_size):
-    """Blocks of very different scores. All are multiples of 1/4 and come out exact, whatever the order of the sum."""
+    """Blocks of very different scores. All are multiples of 1/4 and come out exact, whatever the order of the sum.
+
+    Where they are in the thousands, a block's scores are all the same: an answer in base 2 multiplies them by log2(e),
+    and float32 rounds the product there by more than the weights may differ.
+    """
     pages = PagedInputs([len(shifts) * block_size], block_size, 1, head_dim=4, seed=seed)
     small = (4 * randn(seed, len(shifts) * block_size)).round().clamp(-6, 6) / 4
     keys = torch.zeros(len(shifts) * block_size, 4)
     keys[:, 0] = torch.tensor(shifts, dtype=torch.float32).repeat_interleave(block_size)
-    keys[:, 1] = small
+    keys[:, 1] = small.masked_fill(keys[:, 0].abs() > 1000, 0)
     for position, key in enumerate(keys):
         block, slot = pages.where(0, position)
         pages.key_cache[block, 0, slot] = key
@@ -444,7 +487,8 @@ EXERCISES = (
             "exp(lse) may be too large or too small for float32. Only the ratio of the two counts, so subtract the "
             "same number from both lse first. Which number is safe? And what goes back on at the end?",
             "Empty parts: if both lse are -inf, the number you subtract must not be -inf. And a part whose lse is -inf "
-            "may hold NaN: set its out to 0 with masked_fill((lse == -math.inf).unsqueeze(-1), 0).",
+            "may hold NaN: set its out to 0 with masked_fill((lse == -math.inf).unsqueeze(-1), 0). Rows differ: one "
+            "may be empty while another isn't, so an `if` for all of them is too coarse.",
             "lse = torch.logaddexp(lse_a, lse_b) does the hard half, -inf included. Then each part's share is "
             "exp(its lse - lse), except where lse is -inf: there, use 0.",
         ),
@@ -459,6 +503,8 @@ EXERCISES = (
             pages_many_blocks,
             pages_tail,
             pages_batch,
+            pages_shared,
+            pages_leftovers,
             pages_groups,
             pages_empty,
             pages_large,
@@ -472,9 +518,9 @@ EXERCISES = (
             "Heads in groups: q[i].reshape(num_kv_heads, group, head_dim) @ keys.transpose(1, 2) gives the scores "
             "[num_kv_heads, group, n]. Then the maximum, the sum and the weighted sum are [num_kv_heads, group, ...] "
             "each.",
-            "For each block: part = weights @ values, lse = scores.logsumexp(-1), then "
-            "out, lse = merge_partials(out, lse, part, part_lse), started with zeros and -inf. That leaves zeros for a "
-            "sequence without tokens, too.",
+            "For each block: part = scores.softmax(-1) @ values, part_lse = scores.logsumexp(-1), then "
+            "out, lse = merge_partials(out, lse, part, part_lse). Before a sequence's first block, out is zeros and "
+            "lse is -inf everywhere. That leaves zeros for a sequence without tokens, too.",
         ),
     ),
 )
