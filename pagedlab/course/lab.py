@@ -54,32 +54,39 @@ def run_lab(port: int = 8888, browser: bool = True, fetch: bool = True) -> int:
         print(line)
     if fetch:
         _get_model()
-    port = free_port(port)
+    listening = take_port(port)
+    port = listening.getsockname()[1]
     settings = write_settings(workspace.home)
     token = secrets.token_hex(24)
     os.environ.update(environment(workspace.home, token))
     page = f"/lab/tree/{START_PAGE}" if (workspace.lessons / START_PAGE).is_file() else "/lab"
     # A daemon: it says where the course is once the server answers, and never keeps the process alive.
     threading.Thread(target=_announce, args=(port, page, token), daemon=True).start()
-    return _serve(arguments(port, browser, workspace.lessons, settings, page))
+    return _serve(arguments(port, browser, workspace.lessons, settings, page), listening)
 
 
-def free_port(first: int) -> int:
-    """`first`, or the next port nobody listens on. `LabError` after 20 tries."""
+def take_port(first: int) -> socket.socket:
+    """Listen on `first`, or on the next port nobody listens on. `LabError` after 20 tries.
+
+    From now on the port is ours, so two labs that start at the same moment get two ports. Who connects before the
+    server is up waits for it.
+    """
     if not 1 <= first <= 65535:
         raise LabError(f"Port {first} does not exist; ports go from 1 to 65535.")
     last = min(first + PORT_TRIES - 1, 65535)
     for port in range(first, last + 1):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            if os.name == "posix":  # as the server does: a port that was closed a moment ago counts as free
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-                return port
-            except PermissionError:
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            if os.name == "posix":  # a port that was closed a moment ago counts as free
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((HOST, port))
+            listening.listen(128)
+            listening.setblocking(False)  # as the server's event loop needs it
+            return listening
+        except OSError as error:
+            listening.close()
+            if isinstance(error, PermissionError):
                 raise LabError(f"Port {port} needs special rights; use --port with a number above 1023.") from None
-            except OSError:
-                continue
     raise LabError(f"Ports {first} to {last} are all taken. Stop another server, or use --port.")
 
 
@@ -164,11 +171,27 @@ def _get_model() -> None:
         print(f"{error}\n\nThe lessons open without the model. Get it later with 'pagedlab fetch'.", file=sys.stderr)
 
 
-def _serve(argv: list[str]) -> int:
+def _serve(argv: list[str], listening: socket.socket) -> int:
     try:
+        from jupyter_server.serverapp import ServerApp
         from jupyterlab.labapp import LabApp
     except ImportError as error:
         raise LabError(f"JupyterLab cannot be loaded: {error}. 'pagedlab doctor' says what is missing.") from error
+
+    class Server(ServerApp):
+        """Serves on the socket that is there already; its own would be bound a second or two later."""
+
+        def _find_http_port(self):
+            pass
+
+        def _bind_http_server_tcp(self):
+            self.http_server.add_socket(listening)
+            return True
+
+    if all(hasattr(ServerApp, name) for name in ("_find_http_port", "_bind_http_server_tcp")):
+        LabApp.serverapp_class = Server
+    else:
+        listening.close()  # a version of the server that binds in another way: let it
     try:
         LabApp.launch_instance(argv)
     except SystemExit as stop:  # how Jupyter ends when it cannot start

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pagedlab.course import lab
-from pagedlab.course.lab import LabError, free_port
+from pagedlab.course.lab import LabError, take_port
 
 # The command as a learner runs it, with lessons of the test's own.
 LAUNCH = (
@@ -54,22 +54,31 @@ def run_of_free_ports(count):
 
 def test_a_free_port_is_used_as_it_is_and_a_taken_one_gives_the_next():
     first = run_of_free_ports(3)
-    assert free_port(first) == first
-    with taken(first), taken(first + 1):
-        assert free_port(first) == first + 2
+    with take_port(first) as listening:
+        assert listening.getsockname() == (lab.HOST, first)
+    with taken(first), taken(first + 1), take_port(first) as listening:
+        assert listening.getsockname() == (lab.HOST, first + 2)
+
+
+def test_a_port_is_ours_at_once_and_whoever_connects_waits():
+    first = run_of_free_ports(2)
+    with take_port(first) as one, take_port(first) as other:
+        assert (one.getsockname()[1], other.getsockname()[1]) == (first, first + 1)
+        with socket.create_connection((lab.HOST, first), timeout=5):
+            pass
 
 
 def test_too_many_taken_ports_are_an_error(monkeypatch):
     monkeypatch.setattr(lab, "PORT_TRIES", 2)
     first = run_of_free_ports(2)
     with taken(first), taken(first + 1), pytest.raises(LabError, match=f"{first} to {first + 1} are all taken"):
-        free_port(first)
+        take_port(first)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_port_that_does_not_exist(port):
     with pytest.raises(LabError, match="from 1 to 65535"):
-        free_port(port)
+        take_port(port)
 
 
 def test_relative_folders_are_made_absolute_for_the_kernels(monkeypatch, tmp_path):
@@ -83,7 +92,7 @@ def test_relative_folders_are_made_absolute_for_the_kernels(monkeypatch, tmp_pat
 class Lab:
     """A running `pagedlab lab`."""
 
-    def __init__(self, folder, port):
+    def __init__(self, folder, port, wait=True):
         (folder / "shipped").mkdir(exist_ok=True)
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print(1)")])
         nbformat.write(notebook, folder / "shipped" / "00_start_here.ipynb")
@@ -96,6 +105,10 @@ class Lab:
             stdout=self.log.open("w"),
             stderr=subprocess.STDOUT,
         )
+        if wait:
+            self.wait()
+
+    def wait(self):
         deadline = time.monotonic() + 60
         while not (found := re.search(r"^ +http://127\.0\.0\.1:(\d+)(/\S+)\?token=(\w+)$", self.said(), re.MULTILINE)):
             assert self.process.poll() is None and time.monotonic() < deadline, self.said()
@@ -170,3 +183,16 @@ def test_a_second_lab_takes_the_next_port_and_ctrl_c_stops_it_and_its_kernels(ru
     assert status == 0, second.said()
     assert "Traceback" not in second.said()
     assert psutil.wait_procs(kernels, timeout=10)[1] == [], "a kernel outlives its server"
+
+
+def test_labs_that_start_at_the_same_moment_get_a_port_each(tmp_path):
+    first, labs = run_of_free_ports(4), []
+    try:
+        labs += [Lab(tmp_path, first, wait=False) for _ in range(2)]
+        for each in labs:
+            each.wait()
+            assert each.get("/api/status")["started"]
+        assert {each.port for each in labs} == {first, first + 1}
+    finally:
+        for each in labs:
+            each.stop(signal.SIGTERM)
