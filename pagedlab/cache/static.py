@@ -4,8 +4,11 @@ This is how caches were kept before paging. Writing is cheap (nothing is ever mo
 The price is memory: a row that ends after 50 tokens holds on to `max_len` slots all the same.
 """
 
+import math
+
 import torch
 
+from pagedlab.cache.allocator import whole_number
 from pagedlab.errors import PagedLabError
 
 
@@ -22,6 +25,10 @@ class CacheFullError(PagedLabError):
             f"{self.max_len - self.stored} more, not {self.asked}. Nothing was stored. Make the cache with max_len >= "
             f"{self.stored + self.asked}, or call free({self.row}) to start the row over."
         )
+
+
+class CacheSizeError(PagedLabError):
+    """There is no memory for a cache of this size."""
 
 
 class StaticCache:
@@ -45,16 +52,25 @@ class StaticCache:
     ):
         shape = (num_layers, batch_size, num_kv_heads, max_len, head_dim)
         names = ("num_layers", "batch_size", "num_kv_heads", "max_len", "head_dim")
-        for name, size in zip(names, shape, strict=True):
-            if size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
+        shape = tuple(whole_number(name, size, at_least=1) for name, size in zip(names, shape, strict=True))
         self.num_layers, self.batch_size, self.num_kv_heads, self.max_len, self.head_dim = shape
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype is {dtype!r}; expected torch.float32 or another of torch's types")
         self.dtype = dtype
-        self.keys = torch.zeros(shape, dtype=dtype)
-        self.values = torch.zeros(shape, dtype=dtype)
-        self._stored = [0] * batch_size  # tokens that every layer of the row holds
-        self._next_layer = [0] * batch_size  # 0 between steps
-        self._step_tokens = [0] * batch_size  # how many tokens layer 0 took in this step
+        try:
+            self.keys = torch.zeros(shape, dtype=dtype)
+            self.values = torch.zeros(shape, dtype=dtype)
+        except (RuntimeError, TypeError) as error:  # torch's words for out of memory, and for out of 64 bits
+            num_bytes = 2 * math.prod(shape) * dtype.itemsize
+            raise CacheSizeError(
+                f"no memory for {self.batch_size:,} rows of {self.max_len:,} tokens, {num_bytes:,} bytes in all "
+                f"(2 for key and value x {self.num_layers} layers x {self.batch_size} rows x "
+                f"{self.num_kv_heads} kv heads x {self.max_len} max_len x {self.head_dim} head_dim x {dtype.itemsize} bytes). "
+                f"Make max_len or batch_size smaller."
+            ) from error
+        self._stored = [0] * self.batch_size  # tokens that every layer of the row holds
+        self._next_layer = [0] * self.batch_size  # 0 between steps
+        self._step_tokens = [0] * self.batch_size  # how many tokens layer 0 took in this step
 
     @property
     def nbytes(self) -> int:

@@ -40,7 +40,7 @@ def slot_mapping(block_table: Sequence[int], start: int, end: int, block_size: i
         )
     slots = []
     for position in range(start, end):
-        block = int(block_table[position // block_size])
+        block = whole_number("an entry of the block table", block_table[position // block_size])
         if block < 0:
             raise IndexError(f"position {position}: entry {position // block_size} of the table is {block}, no block")
         slots.append(block * block_size + position % block_size)

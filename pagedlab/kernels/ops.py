@@ -21,6 +21,11 @@ import math
 
 import torch
 
+from pagedlab.cache.accounting import blocks_needed
+from pagedlab.cache.allocator import whole_number
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
 BACKENDS = {"torch": "pagedlab.kernels.reference"}
 """Name to module. A module has one function an operation; it is imported when first used."""
 
@@ -63,7 +68,7 @@ def gather_kv(key_cache, value_cache, block_table, num_tokens: int, backend: str
     table = _integers("block_table", block_table, dims=1, device=key_cache.device)
     lens = _integers("num_tokens", [num_tokens], dims=1, device=key_cache.device)
     _check_tables(table[None], lens, key_cache)
-    return _backend(backend).gather_kv(key_cache, value_cache, table, int(num_tokens))
+    return _backend(backend).gather_kv(key_cache, value_cache, table, int(lens[0]))
 
 
 def copy_blocks(key_cache, value_cache, pairs, backend: str = "auto") -> None:
@@ -73,7 +78,7 @@ def copy_blocks(key_cache, value_cache, pairs, backend: str = "auto") -> None:
     depend on the order, and a GPU has none.
     """
     _check_caches(key_cache, value_cache)
-    pairs = [(int(source), int(destination)) for source, destination in pairs]
+    pairs = [tuple(whole_number("a block to copy", block) for block in (source, copy)) for source, copy in pairs]
     if not pairs:
         return
     num_blocks = key_cache.shape[0]
@@ -167,8 +172,11 @@ def _check_caches(key_cache, value_cache) -> None:
             f"key_cache is {_shape(key_cache)}, value_cache is {_shape(value_cache)}; both must be "
             f"[num_blocks, num_kv_heads, block_size, head_dim], none of them 0"
         )
-    if key_cache.dtype != value_cache.dtype or not key_cache.dtype.is_floating_point:
-        raise TypeError(f"key_cache is {key_cache.dtype}, value_cache is {value_cache.dtype}: use one float type")
+    if key_cache.dtype != value_cache.dtype or key_cache.dtype not in TYPES:
+        raise TypeError(
+            f"key_cache is {key_cache.dtype}, value_cache is {value_cache.dtype}: use one of "
+            f"{', '.join(map(str, TYPES))} for both"
+        )
 
 
 def _check_tables(tables, lens, key_cache) -> None:
@@ -179,13 +187,13 @@ def _check_tables(tables, lens, key_cache) -> None:
     if (lens < 0).any():
         index = int((lens < 0).nonzero()[0])
         raise ValueError(f"sequence {index} has {int(lens[index])} tokens; a length is 0 or more")
-    needed = (lens + block_size - 1) // block_size
-    if int(needed.max()) > tables.shape[1]:
-        index = int(needed.argmax())
+    if int(lens.max()) > tables.shape[1] * block_size:
+        index = int(lens.argmax())
         raise ValueError(
-            f"sequence {index} has {int(lens[index])} tokens, which is {int(needed[index])} blocks of {block_size}, "
-            f"but its table has {tables.shape[1]}"
+            f"sequence {index} has {int(lens[index])} tokens, which is {blocks_needed(int(lens[index]), block_size)} "
+            f"blocks of {block_size}, but its table has {tables.shape[1]}"
         )
+    needed = (lens + block_size - 1) // block_size
     reached = torch.arange(tables.shape[1], device=tables.device) < needed[:, None]
     wrong = reached & ((tables < 0) | (tables >= num_blocks))
     if wrong.any():
@@ -208,7 +216,12 @@ def _check_slots_differ(slots) -> None:
 
 def _integers(name: str, numbers, dims: int, device) -> torch.Tensor:
     """int64: a block number times a stride soon passes 2**31."""
-    numbers = torch.as_tensor(numbers, device=device)
+    try:
+        numbers = torch.as_tensor(numbers, device=device)
+    except (RuntimeError, OverflowError, ValueError) as error:  # more than 64 bits, say
+        raise ValueError(f"{name} cannot be read as whole numbers: {error}") from None
+    if numbers.numel() == 0 and dims == 2 and numbers.dim() == 1:  # the tables of no sequences, as a list
+        numbers = numbers.reshape(0, 0)
     if numbers.numel() and (numbers.dtype.is_floating_point or numbers.dtype == torch.bool):
         raise TypeError(f"{name} must be whole numbers, not {numbers.dtype}")
     if numbers.dim() != dims:

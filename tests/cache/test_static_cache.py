@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pagedlab.attention import attention
 from pagedlab.cache.growing import GrowingCache
 from pagedlab.cache.protocol import Contiguous, KVCache
-from pagedlab.cache.static import CacheFullError, StaticCache
+from pagedlab.cache.static import CacheFullError, CacheSizeError, StaticCache
 from pagedlab.errors import PagedLabError
 from pagedlab.model.generate import generate, generate_cached
 from pagedlab.model.tiny import tiny_llama
@@ -226,6 +226,26 @@ def test_sizes_below_1(name):
     sizes = {"num_layers": 1, "batch_size": 1, "num_kv_heads": 1, "max_len": 1, "head_dim": 1, name: 0}
     with pytest.raises(ValueError, match=f"{name} is 0"):
         StaticCache(**sizes)
+
+
+@pytest.mark.parametrize("name", ["num_layers", "batch_size", "num_kv_heads", "max_len", "head_dim"])
+@pytest.mark.parametrize("size", [True, 2.0, "2", None])
+def test_sizes_that_are_no_whole_numbers(name, size):
+    sizes = dict(num_layers=1, batch_size=1, num_kv_heads=1, max_len=1, head_dim=1)
+    with pytest.raises(TypeError, match=f"{name} must be a whole number"):
+        StaticCache(**{**sizes, name: size})
+    assert StaticCache(**sizes).nbytes == 8
+
+
+@pytest.mark.parametrize("max_len", [10**15, 2**62, 2**64])
+def test_a_cache_there_is_no_memory_for(max_len):
+    with pytest.raises(CacheSizeError, match=rf"no memory for 2 rows of {max_len:,} tokens, {192 * max_len:,} bytes"):
+        StaticCache(num_layers=1, batch_size=2, num_kv_heads=3, max_len=max_len, head_dim=4)
+
+
+def test_a_type_that_is_none():
+    with pytest.raises(TypeError, match="dtype is 'float32'; expected torch.float32"):
+        StaticCache(1, 1, 1, 1, 1, dtype="float32")
 
 
 def test_gradients_are_not_kept():

@@ -179,3 +179,9 @@ def test_padded():
     assert batch.tolist() == [[0, 1, 2], [5, -1, -1], [-1, -1, -1]]
     assert padded([]).shape == (0, 0)
     assert padded([[], BlockTable(4)]).shape == (2, 0)
+
+
+@pytest.mark.parametrize("table", [[1.7], "12", [None], [True], torch.tensor([1.0])])
+def test_entries_that_are_no_whole_numbers(table):
+    with pytest.raises(TypeError, match="an entry of the block table must be a whole number"):
+        slot_mapping(table, 0, 1, 16)

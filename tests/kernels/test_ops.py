@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pagedlab.cache.paged import PagedKVCache
 from pagedlab.kernels import ops
 from tests.kernels.pages import dense, dense_decode, make_pages, random_queries
 
@@ -181,6 +182,8 @@ def test_a_write_that_fails_writes_nothing(name):
         ([(0, 1), (2, 1)], ValueError, "block 1 is a destination twice"),
         ([(0, 1), (1, 2)], ValueError, "block 1 is both"),
         ([(3, 3)], ValueError, "block 3 is both"),
+        ([(0.9, 1.2)], TypeError, "a block to copy must be a whole number, not 0.9"),
+        ([(0, 1), (2, True)], TypeError, "whole number, not True"),
     ],
 )
 def test_a_copy_that_fails_copies_nothing(pairs, error, words):
@@ -195,6 +198,8 @@ def test_a_copy_that_fails_copies_nothing(pairs, error, words):
     ("change", "error", "words"),
     [
         (dict(seq_lens=[5, 99]), ValueError, "sequence 1 has 99 tokens, which is 25 blocks of 4, but its table has 5"),
+        (dict(seq_lens=[5, 2**63 - 1]), ValueError, "sequence 1 has 9223372036854775807 tokens, .* its table has 5"),
+        (dict(seq_lens=[5, 2**63]), ValueError, "seq_lens cannot be read as whole numbers"),
         (dict(seq_lens=[5, -1]), ValueError, "sequence 1 has -1 tokens"),
         (dict(seq_lens=[5, 9.0]), TypeError, "seq_lens must be whole numbers"),
         (dict(seq_lens=[5]), ValueError, "2 block tables for 1 sequence lengths"),
@@ -245,8 +250,30 @@ def test_gather_refuses_a_table_that_is_too_short():
     pages = make_pages([9], extra_columns=0)
     with pytest.raises(ValueError, match="13 tokens, which is 4 blocks of 4, but its table has 3"):
         ops.gather_kv(pages.key_cache, pages.value_cache, pages.block_tables[0], 13)
+    for huge in (2**63 - 1, 2**63):
+        with pytest.raises(ValueError, match="9223372036854775807 tokens|num_tokens cannot be read"):
+            ops.gather_kv(pages.key_cache, pages.value_cache, pages.block_tables[0], huge)
     keys, values = ops.gather_kv(pages.key_cache, pages.value_cache, [], 0)
     assert keys.shape == values.shape == (2, 0, 8)
+
+
+@pytest.mark.parametrize("tables", [[], torch.zeros(0, 5, dtype=torch.int32), torch.zeros(0, 0, dtype=torch.int32)])
+def test_a_batch_of_no_sequences(tables):
+    pages = make_pages([3])
+    caches = pages.key_cache, pages.value_cache
+    assert ops.paged_decode(torch.zeros(0, 4, 8), *caches, tables, []).shape == (0, 4, 8)
+    assert ops.paged_prefill(torch.zeros(0, 4, 8), *caches, tables, [], [0]).shape == (0, 4, 8)
+
+
+def test_a_type_that_attention_cannot_sum_is_refused_at_once():
+    cache = torch.zeros(2, 1, 4, 8).to(torch.float8_e5m2)
+    for call in (
+        lambda: ops.gather_kv(cache, cache, [0], 1),
+        lambda: ops.copy_blocks(cache, cache, [(0, 1)]),
+        lambda: PagedKVCache(1, 2, 1, 4, 8, dtype=torch.float8_e5m2),
+    ):
+        with pytest.raises(TypeError, match="float8_e5m2.*torch.float32"):
+            call()
 
 
 def test_an_unknown_backend():

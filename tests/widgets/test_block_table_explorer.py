@@ -212,6 +212,11 @@ class TestAMomentByHand:
         with pytest.raises(ValueError, match="num_blocks is 0"):
             pool_state({}, num_blocks=0)
 
+    @pytest.mark.parametrize("block_size, error", [(-2, ValueError), (0, ValueError), (2.0, TypeError)])
+    def test_a_block_size_that_is_none(self, block_size, error):
+        with pytest.raises(error, match="block_size"):
+            pool_state({"A": ([0], 2)}, num_blocks=2, block_size=block_size)
+
     def test_names_in_blocks(self):
         assert labels(["A", "B2"]) == ["A", "B2"]
         assert labels(["request 7", "B"]) == ["A", "B"]
