@@ -64,8 +64,8 @@ class StaticCache:
             num_bytes = 2 * math.prod(shape) * dtype.itemsize
             raise CacheSizeError(
                 f"no memory for {self.batch_size:,} rows of {self.max_len:,} tokens, {num_bytes:,} bytes in all "
-                f"(2 for key and value x {self.num_layers} layers x {self.batch_size} rows x "
-                f"{self.num_kv_heads} kv heads x {self.max_len} max_len x {self.head_dim} head_dim x {dtype.itemsize} bytes). "
+                f"(2 for key and value x {self.num_layers} layers x {self.batch_size} rows x {self.num_kv_heads} kv "
+                f"heads x {self.max_len} max_len x {self.head_dim} head_dim x {dtype.itemsize} bytes). "
                 f"Make max_len or batch_size smaller."
             ) from error
         self._stored = [0] * self.batch_size  # tokens that every layer of the row holds
