@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from tests.corpus import right
 
 
@@ -37,3 +39,8 @@ def fills_block_after_block(num_tokens, block_size):
 @right
 def counts_the_first_slots(num_tokens, block_size):
     return len(range(0, num_tokens, block_size))
+
+
+@right
+def a_tensor_of_one_number(num_tokens, block_size):
+    return (torch.tensor(num_tokens) + block_size - 1) // block_size

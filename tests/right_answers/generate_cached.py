@@ -1,5 +1,6 @@
 """Right answers to `generate_cached` in styles other than ours."""
 
+import numpy as np
 import torch
 
 from pagedlab.model.generate import generate
@@ -68,3 +69,13 @@ def one_list_and_a_mark(model, prompt_ids, max_new_tokens, cache):
 @right
 def lets_the_course_do_it(model, prompt_ids, max_new_tokens, cache):
     return generate(model, prompt_ids, max_new_tokens, cache)
+
+
+@right
+def feeds_numpy_arrays(model, prompt_ids, max_new_tokens, cache):
+    new = np.zeros(max_new_tokens, dtype=np.int64)
+    step = np.array(prompt_ids)
+    for i in range(max_new_tokens):
+        new[i] = model(step, cache)[-1].argmax()
+        step = new[i : i + 1]
+    return new

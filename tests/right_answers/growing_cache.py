@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+import numpy as np
 import torch
 
 from tests.corpus import right
@@ -99,3 +100,28 @@ class AnObjectPerLayer:
         if layer == len(self.layers) - 1:
             self.num_tokens += keys.shape[1]
         return self.layers[layer].append(keys, values)
+
+
+@right
+class CountsWithNumpy:
+    """num_tokens is a numpy integer; memory doubles when it is full."""
+
+    def __init__(self, num_layers):
+        self.stored = np.zeros(num_layers, dtype=np.int64)
+        self.memory = [None] * num_layers
+
+    @property
+    def num_tokens(self):
+        return self.stored[-1]
+
+    def append(self, layer, keys, values):
+        start, end = self.stored[layer], self.stored[layer] + keys.shape[1]
+        memory = self.memory[layer]
+        if memory is None or memory.shape[2] < end:
+            larger = keys.new_empty(2, keys.shape[0], 2 * int(end), keys.shape[2])
+            if memory is not None:
+                larger[:, :, :start] = memory[:, :, :start]
+            memory = self.memory[layer] = larger
+        memory[0, :, start:end], memory[1, :, start:end] = keys, values
+        self.stored[layer] = end
+        return memory[0, :, :end], memory[1, :, :end]

@@ -174,7 +174,7 @@ def feeds_the_last_prompt_token_for_ever(model, prompt_ids, max_new_tokens, cach
     return new
 
 
-@wrong(SAME, "very first id")
+@wrong(SAME, "With the cache, other text")
 def prefills_and_then_feeds_the_last_token_again(model, prompt_ids, max_new_tokens, cache):
     model(prompt_ids, cache)
     new, step = [], prompt_ids[-1:]
@@ -211,4 +211,13 @@ def feeds_the_prompt_token_by_token(model, prompt_ids, max_new_tokens, cache):
         new.append(best(logits))
         if len(new) < max_new_tokens:
             logits = model(new[-1:], cache)
+    return new
+
+
+@wrong(NEW, "40 new ids asked for, 16 given")
+def never_more_than_sixteen(model, prompt_ids, max_new_tokens, cache):
+    new, step = [], list(prompt_ids)
+    for _ in range(min(max_new_tokens, 16)):
+        step = [best(model(step, cache))]
+        new += step
     return new

@@ -8,6 +8,7 @@ ORDER = "Every token comes back, oldest first"
 LAYERS = "Layers don't mix"
 EMPTY = "A new cache holds no tokens"
 COUNTS = "num_tokens counts the tokens of one layer"
+ENDLESS = "It grows as long as tokens come"
 APART = "Two caches know nothing of each other"
 
 
@@ -215,3 +216,41 @@ class TheNewestCacheAnswersForAll(Right):
     @property
     def num_tokens(self):
         return Right.num_tokens.fget(newest[0])
+
+
+class Buffered:
+    """A buffer of a fixed size, which is meant to be large enough."""
+
+    size = 64
+
+    def __init__(self, num_layers):
+        self.keys, self.values, self.stored = [None] * num_layers, [None] * num_layers, [0] * num_layers
+
+    @property
+    def num_tokens(self):
+        return self.stored[-1]
+
+    def append(self, layer, keys, values):
+        heads, num_new, head_dim = keys.shape
+        if self.keys[layer] is None:
+            self.keys[layer], self.values[layer] = torch.zeros(2, heads, self.size, head_dim).unbind(0)
+        start = self.stored[layer]
+        end = self.stored[layer] = start + num_new
+        self.keys[layer][:, start:end], self.values[layer][:, start:end] = keys, values
+        return self.keys[layer][:, :end], self.values[layer][:, :end]
+
+
+@wrong(ENDLESS, "100 tokens in 1 step")
+class BufferOf64(Buffered):
+    pass
+
+
+@wrong(ENDLESS, "5,001 tokens in 2 steps")
+class BufferOf4096(Buffered):
+    size = 4096
+
+
+@wrong(ENDLESS, "tokens")
+class KeepsTheLast64(Right):
+    def join(self, old, new):
+        return super().join(old, new)[:, -64:]

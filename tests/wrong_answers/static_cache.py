@@ -461,3 +461,12 @@ class SharesItsCounts(Right):
 
     def num_tokens(self, row):
         return self.counts.get((0, row), 0)
+
+
+@wrong(NUMBERS, "stored=")
+class ErrorAddsUpTheLayers(Right):
+    def span(self, layer, row, num_new):
+        start = self.stored[layer][row]
+        if start + num_new > self.max_len:
+            raise CacheFullError(row, sum(counts[row] for counts in self.stored), num_new, self.max_len)
+        return start, start + num_new

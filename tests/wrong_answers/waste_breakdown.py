@@ -6,6 +6,7 @@ STATES = "token_states: slots that hold a token now"
 RESERVED = "reserved: slots whose token is still to come"
 INTERNAL = "internal: slots a request owns and will never use"
 EXTERNAL = "external: slots nobody owns"
+GIVEN = "What it is given stays as it was"
 AGAIN = "The same question gets the same answer"
 
 
@@ -141,3 +142,27 @@ def goes_on_counting(requests, num_slots):
     stored, final, owned = sums(requests)
     totals["stored"] += stored
     return totals["stored"], final - stored, owned - final, num_slots - owned
+
+
+@wrong(GIVEN, "after the call: []")
+def clears_the_list(requests, num_slots):
+    stored, final, owned = sums(requests)
+    requests.clear()
+    return stored, final - stored, owned - final, num_slots - owned
+
+
+@wrong(GIVEN, "belongs to the caller")
+def takes_them_off_one_by_one(requests, num_slots):
+    stored = final = owned = 0
+    while requests:
+        request = requests.pop()
+        stored, final = stored + request.num_tokens, final + request.final_tokens
+        owned += request.reserved_slots
+    return stored, final - stored, owned - final, num_slots - owned
+
+
+@wrong(GIVEN, "`sort`")
+def sorts_them(requests, num_slots):
+    requests.sort(key=lambda request: -request.num_tokens)
+    stored, final, owned = sums(requests)
+    return stored, final - stored, owned - final, num_slots - owned

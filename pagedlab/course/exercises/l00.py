@@ -1,6 +1,6 @@
 """Lesson 00: `blocks_needed`, the warm-up that shows how checks, hints and parts work."""
 
-import numbers
+import operator
 
 from hypothesis import strategies as st
 
@@ -16,13 +16,16 @@ def whole_number(result, call: str) -> int:
         raise Wrong(
             "Nothing was returned.", f"{call} returned None", "`print` shows a result; `return` hands it to the caller."
         )
-    if isinstance(result, bool) or not isinstance(result, numbers.Integral):
+    try:
+        if isinstance(result, bool):
+            raise TypeError
+        return operator.index(result)
+    except TypeError:
         raise Wrong(
             f"A number of blocks is a whole number; this is {type(result).__name__}.",
             f"{call} returned {tell(result)}",
             "You can't hand out a part of a block. Which operator divides without leaving a fraction?",
-        )
-    return int(result)
+        ) from None
 
 
 @promise("There is room for every token", num_tokens=TOKENS, block_size=BLOCK_SIZE)

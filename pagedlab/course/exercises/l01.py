@@ -1,6 +1,7 @@
 """Lesson 01: attention for one new token, a cache that grows, and generating with it."""
 
 import math
+import operator
 from dataclasses import replace
 
 import torch
@@ -249,6 +250,24 @@ def cache_keeps_order(answer, steps):
             )
 
 
+@promise("It grows as long as tokens come", examples=4, steps=st.sampled_from([[100], [70, 1, 60], [5000, 1]]))
+def cache_has_no_end(answer, steps):
+    hint = "Nobody told the cache how many tokens to expect. A step makes room for what it brings."
+    try:
+        for _, told, _, got, want in appended(answer, 1, steps):
+            for name, got_one, want_one in zip(("keys", "values"), got, want, strict=True):
+                expect_tensor(got_one, want_one, f"{told}\nits {name}:", ("kv head", "token", "dimension"), hint)
+    except (IndexError, RuntimeError) as error:
+        if isinstance(error, NotImplementedError):
+            raise
+        raise Wrong(
+            f"{count(sum(steps), 'token')} in {count(len(steps), 'step')} don't fit.",
+            f"appended to one layer: {', '.join(str(num_new) for num_new in steps)} tokens\n"
+            f"raised {type(error).__name__}: {error!s:.200}",
+            hint,
+        ) from error
+
+
 @promise("Layers don't mix", steps=STEPS, layers=st.integers(2, 3))
 def cache_separates_layers(answer, steps, layers):
     for _, told, layer, got, want in appended(answer, layers, steps):
@@ -300,9 +319,14 @@ def number(cache, call: str) -> int:
             f"{call} is a method",
             "Put @property above the method, or keep a number up to date.",
         )
-    if not isinstance(value, int):
-        raise Wrong("num_tokens is a whole number.", f"{call} is {value!r:.60}", "Count tokens, starting at 0.")
-    return value
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise Wrong(
+            "num_tokens is a whole number.", f"{call} is {value!r:.60}", "Count tokens, starting at 0."
+        ) from None
 
 
 @promise("Two caches know nothing of each other", examples=20, steps=STEPS)
@@ -341,16 +365,16 @@ class Recorder:
                 "Hand the same cache over in every call: model(token_ids, cache).",
             )
         self.fed.append(ids)
-        if sum(map(len, self.fed)) > 500:
+        if len(self.fed) > 100:  # nobody asks for so many new ids
             raise Wrong(
-                "More than 500 tokens were fed.",
+                "The model was called more than 100 times.",
                 f"{self.call}\n{self.story()}",
                 "When does the loop end? No new tokens at all may be asked for, too.",
             )
         return self.model(token_ids, cache, logits_to_keep)
 
     def flat(self, token_ids) -> list[int]:
-        if isinstance(token_ids, torch.Tensor):
+        if hasattr(token_ids, "tolist"):  # tensors and arrays; of a single id it makes an int
             token_ids = token_ids.tolist()
         if not isinstance(token_ids, list | tuple | range):
             raise Wrong(
@@ -407,7 +431,7 @@ def generated(answer, prompt, num_new, seed=0):
         ) from None
 
 
-@promise("Exactly the asked number of new ids", prompt=PROMPT, num_new=NEW)
+@promise("Exactly the asked number of new ids", prompt=PROMPT, num_new=st.sampled_from([*range(7), 40]))
 def returns_new_ids(answer, prompt, num_new):
     got, _, _, call = generated(answer, prompt, num_new)
     if got[: len(prompt)] == prompt and len(got) == len(prompt) + num_new:
@@ -481,7 +505,14 @@ EXERCISES = (
         title="A cache that grows",
         kind="class",
         reference="pagedlab.cache.growing:GrowingCache",
-        promises=(cache_keeps_order, cache_separates_layers, cache_starts_empty, cache_counts, caches_are_separate),
+        promises=(
+            cache_keeps_order,
+            cache_has_no_end,
+            cache_separates_layers,
+            cache_starts_empty,
+            cache_counts,
+            caches_are_separate,
+        ),
         hints=(
             "Keep two lists with one entry per layer: its keys and its values.",
             "`torch.cat([old, new], dim=1)` puts new tokens behind old ones. At the first append there is no old one.",

@@ -406,9 +406,16 @@ def static_full(answer, steps, extra, layers):
         )
 
 
-@promise("CacheFullError says the numbers", examples=25, steps=STEPS, room=st.integers(0, 2), extra=NEW)
-def static_error_numbers(answer, steps, room, extra):
-    filling = Filling(answer, 1, 2, max_len=sum(steps) + room)
+@promise(
+    "CacheFullError says the numbers",
+    examples=25,
+    steps=STEPS,
+    room=st.integers(0, 2),
+    extra=NEW,
+    layers=st.integers(1, 3),
+)
+def static_error_numbers(answer, steps, room, extra, layers):
+    filling = Filling(answer, layers, 2, max_len=sum(steps) + room)
     for num_new in steps:
         filling.step(1, num_new)
     error = refuse(filling, 1, room + extra)
@@ -419,7 +426,8 @@ def static_error_numbers(answer, steps, room, extra):
         raise Wrong(
             f"The error says {wrong}={got[wrong]}; it should be {right[wrong]}.",
             f"{filling.told}\nraised CacheFullError({', '.join(f'{name}={value}' for name, value in got.items())})",
-            "stored: tokens of the row so far. asked: tokens of this step. In this order: row, stored, asked, max_len.",
+            "stored: tokens of the row so far, each counted once. asked: tokens of this step. In this order: row, "
+            "stored, asked, max_len.",
         )
 
 
@@ -567,6 +575,20 @@ def counts_again(answer, live):
         )
 
 
+@promise("What it is given stays as it was", examples=20, live=LIVE)
+def requests_stay(answer, live):
+    requests, num_slots = live
+    given = list(requests)
+    calling(f"waste_breakdown({requests}, {num_slots})")
+    answer(given, num_slots)
+    if given != requests:
+        raise Wrong(
+            "The list of requests is not what it was before the call.",
+            f"{count(len(requests), 'request')} before: {requests}\nafter the call: {given}",
+            "The list belongs to the caller. `pop`, `clear` and `sort` change it: read it in a loop instead.",
+        )
+
+
 EXERCISES = (
     Exercise(
         id="kv_bytes_per_token",
@@ -612,7 +634,7 @@ EXERCISES = (
         title="Where the slots go",
         kind="function",
         reference="pagedlab.cache.accounting:waste_breakdown",
-        promises=(counts_token_states, counts_reserved, counts_internal, counts_external, counts_again),
+        promises=(counts_token_states, counts_reserved, counts_internal, counts_external, counts_again, requests_stay),
         hints=(
             "Draw one request as a row of boxes: num_tokens of them full, then up to final_tokens, then up to "
             "reserved_slots. That is three of the four groups.",
