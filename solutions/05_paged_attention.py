@@ -53,12 +53,12 @@ allocator = parts.block_allocator(pool.num_blocks)
 
 # %% [markdown]
 # Blocks have 8 slots here rather than 16, so that there is more to see. Others have used the pool before us, and their
-# blocks came back in no order. Then A and B take turns, nine tokens each.
+# blocks came back in no order. One of them still runs, and keeps block 23. Then A and B take turns, nine tokens each.
 
 # %%
 used = list(allocator.allocate(24))
 random.Random(8).shuffle(used)
-allocator.free(used)
+allocator.free([block for block in used if block != 23])
 
 own = {"slot_mapping": parts.slot_mapping, "write": parts.write_kv}
 a, b = PagedSequence(pool, allocator, attend=watched, **own), PagedSequence(pool, allocator, **own)
@@ -169,7 +169,8 @@ print("torch has it:", round(float(s.logsumexp(0)), 3))
 
 # %% [markdown]
 # The logarithm here is the natural one. (Some GPU kernels use base 2, since their hardware does. Mixing the two gives
-# plausible, wrong text: flashinfer-ai/flashinfer#2113.)
+# plausible, wrong text:
+# [flashinfer-ai/flashinfer#2113](https://github.com/flashinfer-ai/flashinfer/issues/2113).)
 #
 # A part can also be **empty**, say when a short sequence has nothing in a block. Its sum is 0, so its lse is the
 # logarithm of 0: `-inf`. Its `out` is whatever lay in that memory.
@@ -185,7 +186,7 @@ print("torch has it:", round(float(s.logsumexp(0)), 3))
 #    be empty and the next not.
 # 4. Two empty rows give zeros, and an lse of `-inf`.
 #
-# *Size of the answer: about 8 lines.* Stuck? `hint("merge_partials")`.
+# *Size of the answer: about 7 lines.* Stuck? `hint("merge_partials")`.
 
 
 # %% tags=["exercise"]
@@ -305,16 +306,14 @@ plt.show()
 # %% [markdown]
 # ## The last block
 #
-# A has 55 tokens, and its seventh block has one empty slot. What if we read it anyway, and give it a weight of 0?
-#
-# **Guess first.** The slot was never written, and memory that was never written may hold anything, NaN included. Weights are 0.4, 0.6
-# and 0. Is the result 1.6?
+# A has 55 tokens, and its seventh block has one empty slot, which may hold anything. Reading it with a weight of 0 is no
+# way out, as with the empty part in 5.1:
 
 # %%
 print(torch.tensor([0.4, 0.6, 0.0]) @ torch.tensor([1.0, 2.0, math.nan]))
 
 # %% [markdown]
-# 0 × NaN is NaN. So masking the scores is not enough, as real kernels have found out (vllm-project/vllm#936). A slot
+# 0 × NaN is NaN. So masking the scores is not enough, as real kernels have found out ([vllm-project/vllm#936](https://github.com/vllm-project/vllm/issues/936)). A slot
 # behind the end must not be read, or its value must be replaced too. The slice `[:n]` above did the first.
 #
 # ## A batch
@@ -333,11 +332,13 @@ print(seq_lens)
 
 # %%
 print("the last block of the pool:", torch.equal(key_cache[-1], key_cache[23]))
-print("it belongs to A:", 23 in a.table.blocks)
+print("it belongs to A or B:", 23 in a.table.blocks + b.table.blocks)
 
 # %% [markdown]
-# No error, since Python counts from the end. Whoever owns that block, B would read their tokens. So the length says how
-# many blocks to read, and not the width of the table.
+# No error, since Python counts from the end. Block 23 is still that other request's, and B would read its tokens.
+#
+# Real engines don't even clean up: behind the end of a row there may be -1, or a number left over from before. So the
+# length says how many blocks to read, and nothing else in the row does.
 #
 # ## Three heads, one read
 #
@@ -346,7 +347,7 @@ print("it belongs to A:", 23 in a.table.blocks)
 # %%
 group = q.reshape(3, 3, 64)  # [num_kv_heads, group, head_dim]: heads 6, 7 and 8 are group[2]
 block_keys = key_cache[a.table.blocks[0]]  # [num_kv_heads, block_size, head_dim]
-block_scores = group @ block_keys.transpose(1, 2) / 8
+block_scores = group @ block_keys.transpose(1, 2) / config.head_dim**0.5
 print("scores:", list(block_scores.shape), "[num_kv_heads, group, block_size]")
 print("head 7 as before:", torch.allclose(block_scores[2, 1], scores[:8], atol=1e-4))
 
@@ -358,18 +359,20 @@ print("head 7 as before:", torch.allclose(block_scores[2, 1], scores[:8], atol=1
 # One new token for each sequence, whose key and value are stored already. `q` is `[num_seqs, num_heads, head_dim]`; the
 # caches are `[num_blocks, num_kv_heads, block_size, head_dim]`; `block_tables` is `[num_seqs, max_blocks]`.
 #
-# 1. Each sequence attends over its own `seq_lens[i]` tokens, through its own table, and reads nothing else.
+# 1. Each sequence attends over its own `seq_lens[i]` tokens, through its own table, and reads nothing else. Entries
+#    behind its last block mean nothing. Two tables may name the same block.
 # 2. Head h reads kv head `h // group`, with `group = num_heads // num_kv_heads`. Any group, any block size from 1 up.
 # 3. Large and very negative scores are no problem. A sequence of length 0 gets zeros.
 # 4. Block by block: no copy of a whole sequence. (`check` looks at numbers only. A meter follows.)
 #
-# *Size of the answer: about 16 lines.* Merge parts, or carry `largest`, `total` and `mixed`. Stuck?
+# *Size of the answer: about 17 lines.* Merge parts, or carry `largest`, `total` and `mixed`. Stuck?
 # `hint("paged_attention")`.
 
 
 # %% tags=["exercise"]
 def paged_attention(q, key_cache, value_cache, block_tables, seq_lens):
-    """Returns [num_seqs, num_heads, head_dim]. Tables may be padded with -1, and unwritten slots may hold NaN."""
+    """Returns [num_seqs, num_heads, head_dim]. A row of block_tables may hold anything behind the sequence's last block:
+    -1, or a number left over. Unwritten slots may hold NaN."""
     ### BEGIN SOLUTION
     _, num_kv_heads, block_size, head_dim = key_cache.shape
     out = torch.zeros_like(q)
@@ -477,8 +480,10 @@ print("held in", len(sequence.table.blocks), "blocks:", sequence.num_tokens, "to
 print(smol.tokenizer.decode(paged_ids[:21]), "...")
 
 # %% [markdown]
-# Token for token the same, from memory in pieces. The sums are rounded in another order, so scores may differ in the
-# sixth digit. Two tokens would have to be equal up to there for another choice.
+# Token for token the same, from memory in pieces. (94 tokens are 55 of the prompt and 39 new ones. The 40th is not
+# stored: nothing was asked after it.)
+#
+# The sums are rounded in another order, so scores may differ in the sixth digit. Two tokens would have to be equal up to there for another choice.
 
 # %%
 print(f"measured: static {1000 * static_seconds / 40:.0f} ms a token, paged {1000 * paged_seconds / 40:.0f} ms a token")
