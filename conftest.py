@@ -20,11 +20,9 @@ def pytest_configure(config):
         config.option.nbval_sanitize_with = str(Path(__file__).parent / "tests" / "nbval.cfg")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.name != "test_corpus.py":
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.name}"))
+def pytest_itemcollected(item):
+    if item.path.name != "test_corpus.py":
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.name}"))
 
 
 def pytest_terminal_summary(terminalreporter):

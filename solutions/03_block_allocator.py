@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 3 · Who owns which block?
 #
-# *About 60 minutes. You will write a block allocator that never hands a block to two owners, and mend two that did
-# worse.*
+# *About 60 minutes. You will write a block allocator that never hands a block to two owners, and repair two that
+# did worse.*
 #
 # In lesson 2, memory was taken in one piece and at the start, and most of it stayed empty. Operating systems had the
 # same problem, and solved it in the 1960s: **hand out memory in small pages of one size, and only when somebody
@@ -19,8 +19,9 @@ parts = your_parts("blocks_needed", "kv_bytes_per_token")
 parts
 
 # %% [markdown]
-# **Guess first.** A request has 37 tokens. A block holds 16. How many blocks does it need, and how many slots stay empty? What is the
-# worst case, over all lengths?
+# **Guess first.** A request has 37 tokens. A block holds 16. How many blocks does it need, and how many slots stay
+# empty? What is the worst case, over all lengths?
+
 
 # %%
 def empty_slots(num_tokens, block_size=16):
@@ -71,7 +72,8 @@ free += a
 print("B:", b, " free:", free)
 
 # %% [markdown]
-# **Guess first.** Request C needs five blocks. Nowhere in the pool are five free blocks side by side. Will C get them? Which ones?
+# **Guess first.** Request C needs five blocks. Nowhere in the pool are five free blocks side by side. Will C get them?
+# Which ones?
 
 # %%
 c = [free.pop(0) for _ in range(5)]
@@ -82,10 +84,10 @@ show({"B": (b, 5), "C": (c, 18)}, free)
 # C lives in blocks 5, 6, 7, 0 and 1. That list is all it needs to find its tokens again. (It is C's *block table*,
 # which lesson 4 is about.)
 #
-# ## A pool that is worn
+# ## A pool in long use
 #
-# One gap was easy. Let 400 requests come, one a step. Each takes 1 to 12 blocks and stays for 4 to 19 steps. If there
-# is too little room, it is turned away.
+# C met a single gap. Now let 400 requests come, one a step. Each takes 1 to 12 blocks and stays for 4 to 19 steps. If
+# there is too little room, it is turned away.
 
 # %%
 import random
@@ -117,8 +119,8 @@ def serve(in_one_piece):
 
 
 # %% [markdown]
-# **Guess first.** "In vain" means: enough blocks are free, and the request can't have them. How often does that happen if a request must
-# lie in one piece? And if any free block will do?
+# **Guess first.** "In vain" means: enough blocks are free, and the request can't have them. How often does that happen
+# if a request must lie in one piece? And if any free block will do?
 
 # %%
 pieces, pieces_in_vain = serve(in_one_piece=True)
@@ -177,8 +179,8 @@ class Careless:
 
 
 # %% [markdown]
-# **Guess first.** It runs, and it refuses when too few are free. Yet a short series of calls breaks it. Can you find one before the
-# check does?
+# **Guess first.** It runs, and it refuses when too few are free. Yet a short series of calls breaks it. Can you find
+# one before the check does?
 #
 # (`keep=False`: this is not your answer, so it isn't saved.)
 
@@ -240,8 +242,11 @@ print("free now:", [block for block, count in ref_counts.items() if count == 0])
 # | names a block that the pool doesn't have | `UnknownBlockError(block, num_blocks)` |
 # | names a block twice | `DuplicateBlockError(block)` |
 #
-# *Size of the answer: about 30 lines, with a helper that looks at the blocks of a call.* Begin with `allocate`, and
-# check often. Stuck? `hint("block_allocator")`.
+# A call that breaks two rules may raise either error. A list that is given or returned belongs to the caller: don't
+# change it, and don't keep it.
+#
+# *Size of the answer: about 30 lines, with a helper that looks at the blocks of a call.* The check begins when no
+# method is a stub any more. Stuck? `hint("block_allocator")`.
 
 # %% tags=["exercise"]
 from pagedlab.cache.allocator import BlockNotInUseError, DoubleFreeError, DuplicateBlockError, UnknownBlockError
@@ -306,6 +311,7 @@ class BlockAllocator:
             seen.add(block)
         ### END SOLUTION
 
+
 # %%
 check("block_allocator", BlockAllocator)
 
@@ -331,8 +337,8 @@ a.append_tokens(4)
 a.free()
 
 # %% [markdown]
-# Step forwards and backwards with the buttons, or with the arrow keys. When did A get its second block, and why not
-# before?
+# Step forwards and backwards with the buttons, or with the arrow keys when the slider is selected. When did A get its
+# second block, and why not before?
 
 # %%
 explorer = BlockTableExplorer(recorder, step=3)
@@ -367,6 +373,7 @@ print("unchanged:", (recorder.num_free, [recorder.ref_count(block) for block in 
 # An allocator works between two steps of the model, while the GPU waits. A large GPU has tens of thousands of blocks.
 # Here is a tempting design: no free list at all, since the counts say which blocks are free.
 
+
 # %%
 class Search:
     def __init__(self, num_blocks):
@@ -384,8 +391,8 @@ class Search:
 
 
 # %% [markdown]
-# **Guess first.** Take one block and give it back. From a pool of 100 blocks to one of 100,000, how does the time grow? For `Search`,
-# and for a free list?
+# **Guess first.** Take one block and give it back. From a pool of 100 blocks to one of 100,000, how does the time grow?
+# For `Search`, and for a free list?
 
 # %%
 import time
@@ -412,6 +419,7 @@ for num_blocks in (100, 10_000, 100_000):
 # Two mistakes from public bug reports follow, each put into a small class that is otherwise right. Both stand on these
 # books:
 
+
 # %%
 class Books:
     """idle: the free blocks, a dict used as a set that remembers its order. counts: the holders of each block."""
@@ -435,8 +443,10 @@ class Books:
 
 
 # %% [markdown]
-# The first report: Wenyueh/MinivLLM#70, with a mend in #84. With such a pool a server runs well for a while. Then it
+# The first report: [Wenyueh/MinivLLM#70](https://github.com/Wenyueh/MinivLLM/issues/70), fixed in
+# [#84](https://github.com/Wenyueh/MinivLLM/issues/84). With such a pool a server runs well for a while. Then it
 # accepts no more requests, although none is running.
+
 
 # %%
 class Leaky(Books):
@@ -465,7 +475,8 @@ class Leaky(Books):
 
 
 # %% [markdown]
-# **Guess first.** Follow one block through `allocate` and `free`, and write down its count after each. Then see what the check says.
+# **Guess first.** Follow one block through `allocate` and `free`, and write down its count after each. Then see what
+# the check says.
 
 # %%
 check("block_allocator", Leaky, keep=False)
@@ -473,15 +484,16 @@ check("block_allocator", Leaky, keep=False)
 # %% [markdown]
 # ## Exercise 3.2 · Blocks that never come back
 #
-# One free block, and none to be had. Mend it by writing one method anew.
+# One free block, and none to be had. Repair it by writing one method anew.
 #
-# 1. Everything that 3.1 promises holds for `Mended`.
+# 1. Everything that 3.1 promises holds for `Repaired`.
 # 2. The other methods stay as they are.
 #
 # *Size of the answer: about 4 lines.* (`super().allocate(n)` calls the old one.)
 
+
 # %% tags=["exercise"]
-class Mended(Leaky):
+class Repaired(Leaky):
     def allocate(self, n):
         ### BEGIN SOLUTION
         blocks = super().allocate(n)
@@ -490,12 +502,13 @@ class Mended(Leaky):
         return blocks
         ### END SOLUTION
 
+
 # %%
-check("block_allocator", Mended, keep=False)
+check("block_allocator", Repaired, keep=False)
 
 # %% [markdown]
-# A new block began with 0 holders, although somebody had just taken it. Freed, it came to -1, and the line that puts
-# blocks back waits for 0. Every request took its blocks with it.
+# What was a block's count in `Leaky` when somebody had just taken it, and what was it after `free`? The line that puts
+# blocks back waits for 0. Say in a sentence why it waited for ever.
 #
 # Nothing was raised, and no text was wrong. A leak shows up after hours. So the check asks after every series of calls:
 # *can all free blocks be had?*
@@ -503,8 +516,9 @@ check("block_allocator", Mended, keep=False)
 # %% [markdown]
 # ## One call, the same block twice
 #
-# The second report is vllm-project/vllm#1556. Some models look back only over a **sliding window**, and need no more
-# blocks than fit into it. vLLM's tables went round in a ring then. A long sequence with a window of two blocks:
+# The second report is [vllm-project/vllm#1556](https://github.com/vllm-project/vllm/issues/1556). Some models look back
+# only over a **sliding window**, and need no more blocks than fit into it. vLLM's tables went round in a ring then. A
+# long sequence with a window of two blocks:
 
 # %%
 window = [4, 7]
@@ -512,7 +526,10 @@ table = [window[i % 2] for i in range(5)]
 print(table)
 
 # %% [markdown]
-# One holder, two blocks, five entries. What should be counted: holders or entries? Here is a pool that goes by entries.
+# One holder, two blocks, five entries. `allocate` counts the holder once for each block. If the whole table is then
+# freed, a `free` that goes by entries takes 1 from block 4 three times. (If `share` had gone by entries too, it would
+# come out even.) Here is such a pool.
+
 
 # %%
 class ByEntries(Books):
@@ -540,7 +557,8 @@ class ByEntries(Books):
 
 
 # %% [markdown]
-# **Guess first.** A and B share a block. A's table names it twice. What is its count after A has let go?
+# **Guess first.** `allocate` gave A a block, and B joined by `share`: the count is 2. A's table names the block twice,
+# and A frees its whole table. What is the count now, and who still holds the block?
 
 # %%
 check("block_allocator", ByEntries, keep=False)
@@ -548,12 +566,13 @@ check("block_allocator", ByEntries, keep=False)
 # %% [markdown]
 # ## Exercise 3.3 · A holder counts once
 #
-# A let go once and was counted twice, so B's hold went with it. Mend it.
+# A let go once and was counted twice, so B's hold went with it. Repair it.
 #
 # 1. Everything that 3.1 promises holds for `Counted`.
 # 2. A call that names a block twice is refused, before anything changes.
 #
 # *Size of the answer: about 8 lines.*
+
 
 # %% tags=["exercise"]
 class Counted(ByEntries):
@@ -573,22 +592,31 @@ class Counted(ByEntries):
         super().free(blocks)
         ### END SOLUTION
 
+
 # %%
 check("block_allocator", Counted, keep=False)
 
 # %% [markdown]
-# vLLM's own mend (#3347) was on the caller's side: from then on `fork`, which shares a table, counted each block once.
-# Ours makes the allocator refuse, so that any caller finds out. There was another: two years later, repeated blocks
-# came in by a different way (vllm-project/vllm#42571).
+# vLLM's own fix ([#3347](https://github.com/vllm-project/vllm/issues/3347)) was on the caller's side: from then on
+# `fork`, which shares a table, counted each block once. Ours makes the allocator refuse, so that any caller finds out.
+# There was another: two years later, repeated blocks came in by a different way
+# ([vllm-project/vllm#42571](https://github.com/vllm-project/vllm/issues/42571)).
 #
-# vLLM did notice: it raised *Double free*. In #1584 a user replaced that line by `return 0`, and the program no longer
-# stopped.
+# vLLM did notice: it raised *Double free*. In [#1584](https://github.com/vllm-project/vllm/issues/1584) a user replaced
+# that line by `return 0`, and the program no longer stopped.
 #
-# **Guess first.** What did that line turn the error into? You have seen the picture today.
+# **Guess first.** What did that line turn the error into? `Careless` never raised it either, so it can show us.
+
+# %%
+pool = Careless(4)
+a = pool.allocate(1)
+pool.free(a)
+pool.free(a)  # here an error would have been raised
+print("B:", pool.allocate(1), " C:", pool.allocate(1))
 
 # %% [markdown]
-# Possibly into the picture of `ByEntries`: whoever still holds the block doesn't know that it was given away. When a
-# double free is noticed, somebody has already lost count, and the error is the last chance to hear of it.
+# Into two owners, who don't know of each other. When a double free is noticed, somebody has already lost count, and the
+# error is the last chance to hear of it.
 
 # %% [markdown]
 # ## A busy day

@@ -81,10 +81,11 @@ print("tokens 30 to 33 lie in slots", slots)
 #
 # 1. Return the slots of positions `start` to `end - 1`, in order, as a list. `end` is not included.
 # 2. Any block size, any range; an empty range has no slots.
-# 3. The table may be a list or a tensor. It may be longer than needed, and then ends in entries of -1: *no block*.
+# 3. The table may be a list or a tensor, and is left as it is. Longer than needed, it ends in entries of -1: *no block*.
 # 4. A position without a block raises `IndexError`.
 #
 # *Size of the answer: about 7 lines.* Stuck? `hint("slot_mapping")`.
+
 
 # %% tags=["exercise"]
 def slot_mapping(block_table, start, end, block_size):
@@ -98,6 +99,7 @@ def slot_mapping(block_table, start, end, block_size):
         slots.append(block * block_size + position % block_size)
     return slots
     ### END SOLUTION
+
 
 # %%
 check("slot_mapping", slot_mapping)
@@ -122,8 +124,8 @@ print("decode: ", decode)
 # slot in all of them.
 
 # %% [markdown]
-# **Guess first.** The sequence has 43 tokens and three blocks. The next tokens go to positions 43, 44, 45 and so on. Which is the first
-# that finds no block?
+# **Guess first.** The sequence has 43 tokens and three blocks. The next tokens go to positions 43, 44, 45 and so on.
+# Which is the first that finds no block?
 
 # %%
 for position in range(43, 60):
@@ -149,8 +151,8 @@ batch = padded([block_table, [4], [6, 1]])
 batch
 
 # %% [markdown]
-# **Guess first.** Filling up with 0 would look tidier. What could go wrong? Think of code with a small mistake that asks for one token
-# too many.
+# **Guess first.** Filling up with 0 would look tidier. What could go wrong? Think of code with a small mistake that
+# asks for one token too many.
 
 # %%
 tidy = batch.clamp(min=0)
@@ -195,19 +197,22 @@ print("so the dummy would land in slot", int(row[-1 // 16, -1 % 16]))
 # %% [markdown]
 # No error: the last slot of the last block is overwritten, whoever owns it. Real servers had relatives of this bug. In
 # Triton, a language for GPUs, -1 // 16 is 0 and -1 % 16 is -1: a place *before* the cache
-# (NVIDIA/TensorRT-LLM#18673). Elsewhere -1 was turned into a slot that was in use (sgl-project/sglang#36880).
+# ([NVIDIA/TensorRT-LLM#18673](https://github.com/NVIDIA/TensorRT-LLM/issues/18673)). Elsewhere -1 was turned into a
+# slot that was in use ([sgl-project/sglang#36880](https://github.com/sgl-project/sglang/issues/36880)).
 
 # %% [markdown]
 # ## Exercise 4.2 · Store new tokens by slot
 #
 # `keys` and `values` are this step's new tokens, `[num_tokens, num_kv_heads, head_dim]`. Token i goes to
-# `slot_mapping[i]`.
+# `slot_mapping[i]`. The model computes them heads first and hands them over turned, so they don't lie in memory in the
+# order of their shape.
 #
 # 1. Each token's key lies in its slot of `key_cache`, its value in the same slot of `value_cache`.
-# 2. The caches change in place, and nowhere else. Nothing is returned.
+# 2. The caches change in place, and nothing else changes: not the slots, not the new keys. Nothing is returned.
 # 3. A token with slot -1 is not stored.
 #
 # *Size of the answer: about 6 lines.* Stuck? `hint("write_kv")`.
+
 
 # %% tags=["exercise"]
 def write_kv(keys, values, key_cache, value_cache, slot_mapping):
@@ -223,6 +228,7 @@ def write_kv(keys, values, key_cache, value_cache, slot_mapping):
             key_cache[block, :, place] = keys[token]
             value_cache[block, :, place] = values[token]
     ### END SOLUTION
+
 
 # %%
 check("write_kv", write_kv)
@@ -264,6 +270,7 @@ for block in range(num_blocks):
 #
 # *Size of the answer: about 6 lines.* Stuck? `hint("gather_kv")`.
 
+
 # %% tags=["exercise"]
 def gather_kv(key_cache, value_cache, block_table, num_tokens):
     """All keys and values of one sequence: [num_kv_heads, num_tokens, head_dim] each.
@@ -278,6 +285,7 @@ def gather_kv(key_cache, value_cache, block_table, num_tokens):
     keys, values = key_cache[blocks, :, places], value_cache[blocks, :, places]  # tokens first
     return keys.transpose(0, 1), values.transpose(0, 1)
     ### END SOLUTION
+
 
 # %%
 check("gather_kv", gather_kv)
@@ -317,6 +325,7 @@ print(recorder.steps[-1].caption)
 # %% [markdown]
 # `start` makes a sequence and notes the words of its tokens. `step` feeds tokens to the model and returns the next.
 
+
 # %%
 def start(name, text):
     ids = tokenizer.encode(text)
@@ -329,9 +338,10 @@ def step(sequence, ids):
     sequence.table.texts.append(tokenizer.token_text(next_id))
     return [next_id]
 
+
 # %% [markdown]
-# **Guess first.** A starts with 43 tokens and B with 18. Both write four. Then B ends, and A writes seven more. How many of the 8 blocks
-# are in use at the end? And where might A's fourth block come from?
+# **Guess first.** A starts with 43 tokens and B with 18. Both write four. Then B ends, and A writes seven more. How
+# many of the 8 blocks are in use at the end? And where might A's fourth block come from?
 
 # %%
 a, a_ids = start("A", library)
@@ -361,7 +371,8 @@ explorer = BlockTableExplorer(recorder, selected={"sequence": "A", "position": 3
 explorer
 
 # %% [markdown]
-# The same moment as a table. `filled` is the number to look at: only the last block of a sequence has empty slots.
+# The same moment as a table. (It does not follow your steps: run the cell again.) `filled` is the number to look at:
+# only the last block of a sequence has empty slots.
 
 # %%
 print(explorer.table())
@@ -375,13 +386,19 @@ for one in recorder.steps[2:]:
         print(f"step {one.index}: {one.caption}")
 
 # %% [markdown]
-# 18 steps, 17 of which fed the model, and four calls of the allocator. A block that B gave back can serve A at once.
-# Nothing is moved, nothing is cleaned.
+# Step 0 is the new pool, step 1 the earlier requests. Of steps 2 to 19, one gave B's blocks back and 17 fed the model,
+# three of which asked for blocks. A block that B gave back can serve A at once. Nothing is moved, nothing is cleaned.
 #
-# **Guess first.** Nothing is cleaned: B's old keys are still in that block when A gets it. Why does A never read them?
+# **Guess first.** Nothing is cleaned: whatever was in that block is still there when A gets it. Why does A never read
+# it?
+
+# %%
+last = a.table.blocks[-1]
+filled = int((pool.key_cache(0)[last, 0] != 0).any(dim=1).sum())
+print(f"block {last}: {filled} of 16 slots hold a key, and {a.num_tokens - 48} of them are A's")
 
 # %% [markdown]
-# Because A reads `num_tokens` tokens and no more, and a slot is written before it is counted. What an old owner left
+# A reads `num_tokens` tokens and no more, and a slot is written before it is counted. What an old owner left
 # behind is never looked at. That is easily said; we can test it.
 
 # %% [markdown]
@@ -435,8 +452,8 @@ print("each number is its own offset; block 0, head 0:")
 print(small[0, 0])
 
 # %% [markdown]
-# **Guess first.** To the right the offset grows by 1, downwards by 5. How far is it from here to the same place in the next head? And in
-# the next block?
+# **Guess first.** To the right the offset grows by 1, downwards by 5. How far is it from here to the same place in the
+# next head? And in the next block?
 
 # %%
 print("next head: ", int(small[0, 1, 0, 0] - small[0, 0, 0, 0]))
@@ -454,6 +471,7 @@ print("torch says:", small.stride())
 #
 # *Size of the answer: about 4 lines.* Stuck? `hint("element_offset")`.
 
+
 # %% tags=["exercise"]
 def element_offset(block, head, slot, dim, num_kv_heads, block_size, head_dim):
     """How far from the cache's first number this one lies. slot: the place in the block, 0 to block_size - 1."""
@@ -463,6 +481,7 @@ def element_offset(block, head, slot, dim, num_kv_heads, block_size, head_dim):
     block_stride = num_kv_heads * head_stride
     return block * block_stride + head * head_stride + slot * slot_stride + dim
     ### END SOLUTION
+
 
 # %%
 check("element_offset", element_offset)
@@ -480,8 +499,8 @@ print("offset", offset)
 print("the number there is the one we wrote:", bool(key_cache.view(-1)[offset] == keys[37, 2, 10]))
 
 # %% [markdown]
-# **Guess first.** Many kernels keep whole numbers in 32 bits, which end at 2,147,483,647. Take Llama-3.1-8B's 8 kv heads of 128 numbers
-# and blocks of 16. From which block on is an offset too large?
+# **Guess first.** Many kernels keep whole numbers in 32 bits, which end at 2,147,483,647. Take Llama-3.1-8B's 8 kv
+# heads of 128 numbers and blocks of 16. From which block on is an offset too large?
 
 # %%
 block = 0
@@ -491,8 +510,8 @@ print(f"block {block:,}, after {block * 16:,} slots")
 
 # %% [markdown]
 # Then the number turns negative, and the kernel reads somewhere else or crashes. Two million slots are a large pool,
-# but larger blocks get there sooner: vLLM met it above block 7,767 (vllm-project/vllm#47671). Our kernels count in 64
-# bits.
+# but larger blocks get there sooner: vLLM met it above block 7,767
+# ([vllm-project/vllm#47671](https://github.com/vllm-project/vllm/issues/47671)). Our kernels count in 64 bits.
 
 # %% [markdown]
 # ## Three layouts
@@ -505,15 +524,17 @@ from pagedlab.cache.layout import heads_first, split_keys, token_major
 
 layouts = [make(num_kv_heads, block_size, head_dim) for make in (heads_first, token_major, split_keys)]
 for layout in layouts:
-    names = [axis.of if axis.step == 1 else f"{axis.of} / {axis.step}" for axis in layout.axes]
-    print(f"{layout.name:12} {' · '.join(names):38} strides {layout.strides}")
+    names = [f"{axis.of} // {axis.step}" if axis.step > 1 else axis.of for axis in layout.axes]
+    if layout.axes[-1].size < head_dim:  # only a piece of dim is innermost
+        names[-1] = f"dim % {layout.axes[-1].size}"
+    print(f"{layout.name:12} {' · '.join(names):42} strides {layout.strides}")
 
 # %% [markdown]
 # With 16 bits a number, 16 bytes are 8 numbers. So *split keys* has two dimensions for `dim`: which piece, and which
 # number in it. Between the two stand the slots: the first 8 numbers of all tokens of a block lie side by side.
 #
-# **Guess first.** A step writes one new token for all 3 kv heads. And for each head, it reads all 16 tokens of a block. In which layouts
-# is each of the two in one piece?
+# **Guess first.** A step writes one new token for all 3 kv heads. And for each head, it reads all 16 tokens of a block.
+# In which layouts is each of the two in one piece?
 
 # %%
 from pagedlab.cache.layout import pieces
@@ -536,6 +557,7 @@ for layout in layouts:
 #
 # Let a warp read 256 bytes of keys, each thread 4 numbers of 16 bits, in two ways:
 
+
 # %%
 def whole_tokens(layout):
     """Tokens 0 and 1, all 64 numbers of each: 16 threads a token."""
@@ -545,6 +567,7 @@ def whole_tokens(layout):
 def all_tokens(layout):
     """All 16 tokens, numbers 0 to 7 of each: 2 threads a token, as in vLLM's first kernel."""
     return [layout.offset(0, 0, place, dim) for place in range(16) for dim in range(8)]
+
 
 # %% [markdown]
 # **Guess first.** 256 bytes fill at least 8 sectors. How many are touched in each layout, in each of the two ways?
@@ -596,7 +619,7 @@ plt.show()
 # - A position is a logical block and a place: `//` and `%`. The block table turns the logical block into a physical
 #   one.
 # - A slot is both in one number: `block_table[p // block_size] * block_size + p % block_size`.
-# - -1 in a table means *no block*, -1 in a slot mapping *do not store*. Neither may ever be used as an index.
+# - -1 in a table means *no block*, -1 in a slot mapping *do not store*. Used as an index, either finds somebody's data.
 # - What was not written must not be read. A pool full of NaN shows whether that is so.
 # - An offset is a sum of index times stride. The layout decides who finds neighbours side by side.
 

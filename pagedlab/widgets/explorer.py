@@ -4,6 +4,7 @@ It draws what a `pagedlab.cache.recorder.Recorder` has seen, of any allocator an
 """
 
 from collections.abc import Iterable, Mapping
+from textwrap import wrap
 
 import traitlets
 
@@ -18,6 +19,8 @@ from pagedlab.widgets.table import TextTable
 
 MAX_BLOCKS = 50_000  # cells of 4 pixels; more could be neither seen nor drawn quickly
 MAX_STEPS = 20_000
+LINE_LENGTH = 90  # of the table: what a notebook's column holds
+MOST_WORDS = 28  # characters of a block's words in the table
 
 
 class BlockTableExplorer(CourseWidget):
@@ -143,6 +146,7 @@ class BlockTableExplorer(CourseWidget):
                 block = block_number(block)
                 in_pool = 0 <= block < state.num_blocks
                 words = "".join(sequence.texts[first : first + has]).replace("\n", "\u23ce").strip()
+                words = words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 1].rstrip() + "\u2026"
                 rows.append(
                     [
                         *(sequence.name, logical, block),
@@ -154,7 +158,8 @@ class BlockTableExplorer(CourseWidget):
                 )
         free = spoken_list([str(block) for block in state.free_blocks], at_most=16) or "none"
         order = ", next first" if state.free_order_known else ""
-        title = f"Step {self.step:,} of {len(self._steps) - 1:,}: {self._steps[self.step].caption}\nFree{order}: {free}"
+        says = f"Step {self.step:,} of {len(self._steps) - 1:,}: {self._steps[self.step].caption}"
+        title = "\n".join([*wrap(says, LINE_LENGTH), *wrap(f"Free{order}: {free}", LINE_LENGTH)])
         return TextTable(title, ["sequence", "logical", "block", "tokens", "filled", "ref count", "words"], rows)
 
 

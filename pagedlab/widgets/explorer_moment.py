@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pagedlab.cache.allocator import whole_number
 from pagedlab.cache.recorder import PoolState, SequenceState, drawable
-from pagedlab.widgets.look import letters, spoken_list
+from pagedlab.widgets.look import COLOURS, letters, spoken_list
 
 
 class Holder(NamedTuple):
@@ -88,6 +88,19 @@ def labels(names: Iterable[str]) -> list[str]:
     """What stands in a block for each sequence: its name where all of them are short, and else a letter."""
     names = list(names)
     return names if all(0 < len(name) <= 2 for name in names) else [letters(i) for i in range(len(names))]
+
+
+def hues(names: Iterable[str]) -> list[int]:
+    """The place in the palette of each sequence. A has the first colour and B the second, also in a picture without A,
+    as long as there are colours enough; other names take turns."""
+    names, taken = list(names), set()
+    wanted = [ord(name) - ord("A") if len(name) == 1 and "A" <= name <= "Z" else i for i, name in enumerate(names)]
+    for i, hue in enumerate(wanted):
+        while hue % len(COLOURS) in taken and len(taken) < len(COLOURS):
+            hue += 1
+        wanted[i] = hue % len(COLOURS)
+        taken.add(wanted[i])
+    return wanted
 
 
 def holders(state: PoolState) -> dict[int, list[Holder]]:

@@ -24,6 +24,7 @@ from pagedlab.widgets.explorer_moment import (
     block_number,
     filled,
     holders,
+    hues,
     labels,
     problems,
     slot_arithmetic,
@@ -31,7 +32,8 @@ from pagedlab.widgets.explorer_moment import (
 from pagedlab.widgets.look import COLOURS, colour_of, ink_of, plural
 from pagedlab.widgets.still import LINE, MUTED, TEXT, TRACK, card, rect, text
 
-WIDTH, PAD = 960, 24
+WIDTHS, PAD = (560, 640, 720, 800, 880, 960), 24  # a wide picture is made smaller where it is shown
+READABLE = 56  # the width of a slot that need not be wider
 ALARM = "#D55E00"  # what is wrong: also said in words, and marked with "!"
 CHANGED = "#0072B2"  # what the step changed: also drawn with a double frame
 NOBODY = "#8C959F"  # in use, by nobody whose table is known
@@ -73,16 +75,20 @@ class _Picture:
     def __init__(self, state: PoolState, step: Step | None, before, moments, selected: dict, problem):
         self.state, self.step, self.selected = state, step, selected
         sizes = block_counts(state)
-        everything = {sizes, *map(block_counts, moments)}
-        self.at: Layout = lay_out(WIDTH - 2 * PAD, state.num_blocks, state.block_size or 0, everything)
+        self.width, self.at = _fit(state, {sizes, *map(block_counts, moments)})
+        self.inner = self.width - 2 * PAD
         self.tops = self.at.tables(sizes)
         self.labels = labels(sequence.name for sequence in state.sequences)
+        self.hues = hues(sequence.name for sequence in state.sequences)
         self.holders = holders(state)
         self.found = problems(state)
         self.wrong = {problem} if isinstance(problem, int) else set(problem)
         self.wrong |= {block for block, _ in self.found}
         self.changed = {*step.taken, *step.shared, *step.returned} if step else set()
         self.new_from = new_tokens(before, state) if before and step and not step.shared else {}
+        if self.at.left == "blocks" and state.block_size:  # no slots to frame: the blocks that got the tokens
+            for i, first in self.new_from.items():
+                self.changed |= set(map(block_number, state.sequences[i].blocks[first // state.block_size :]))
 
     def draw(self, title: str | None, note: str) -> str:
         if title is None:
@@ -90,12 +96,12 @@ class _Picture:
         alarms = [note] if note else []
         alarms += [says for _, says in self.found[:4]]
         y, body = PAD + 16, []
-        for line in wrap(title, 92):
+        for line in wrap(title, int(self.inner / 9.9)):
             body.append(text(PAD, y, line, 17, weight=600))
             y += 24
         for alarm in alarms:
-            lines = wrap(alarm, 125)
-            body.append(rect(PAD, y - 10, WIDTH - 2 * PAD, 10 + 20 * len(lines), "#FDF1E8", rx=4))
+            lines = wrap(alarm, int(self.inner / 7.3))
+            body.append(rect(PAD, y - 10, self.inner, 10 + 20 * len(lines), "#FDF1E8", rx=4))
             body.append(rect(PAD, y - 10, 4, 10 + 20 * len(lines), ALARM))
             for line in lines:
                 body.append(text(PAD + 14, y + 9, line, 13, weight=600))
@@ -107,13 +113,17 @@ class _Picture:
         y += self.at.height + 14
         way = self.way_in_words()
         if way:
-            body.append(rect(PAD, y - 4, WIDTH - 2 * PAD, 32, TRACK, rx=6))
-            body.append(text(PAD + 12, y + 17, way, 13, weight=600))
-            y += 42
+            lines = wrap(way, int(self.inner / 7.6))
+            body.append(rect(PAD, y - 4, self.inner, 12 + 20 * len(lines), TRACK, rx=6))
+            body += [text(PAD + 12, y + 17 + 20 * i, line, 13, weight=600) for i, line in enumerate(lines)]
+            y += 22 + 20 * len(lines)
         line, y = self.free_list(y + 14)
         body += line
-        body += self.legend(y + 20)
-        return card(title, WIDTH, round(y + 38 + PAD - 8), _patterns(), body)
+        line, y = self.legend(y + 20)
+        return card(title, self.width, round(y + PAD), _patterns(), [*body, *line])
+
+    def colour(self, owner: int) -> str:
+        return colour_of(self.hues[owner])
 
     def headline(self) -> str:
         held = plural(self.state.num_blocks, "block")
@@ -139,10 +149,10 @@ class _Picture:
             if not height:
                 continue
             if self.at.left == "blocks":
-                out += _tag(0, top, self.labels[i], [i])
+                out += self.tag(0, top, self.labels[i], [i])
                 out += self.cells([self.logical_cell(i, top, logical) for logical in range(len(sequence.blocks))])
                 continue
-            out += _tag(LOGICAL, top + HEAD - 34, self.labels[i], [i])
+            out += self.tag(LOGICAL, top + HEAD - 34, self.labels[i], [i])
             name = "" if self.labels[i] == sequence.name else f"{sequence.name}: "
             says = f"{name}{plural(sequence.num_tokens, 'token')} in {plural(len(sequence.blocks), 'block')}"
             out.append(text(LOGICAL + 32, top + HEAD - 18, says, 13))
@@ -172,7 +182,7 @@ class _Picture:
             middle, left = y + height / 2 + 5, x - PHYSICAL
             out.append(text(left + 22, middle, str(block), 14, weight=700, anchor="end"))
             if owners:
-                out += _tag(left + 28, y + height / 2 - 11, _owners(self.labels, owners), owners, width=33)
+                out += self.tag(left + 28, y + height / 2 - 11, _owners(self.labels, owners), owners, width=33)
                 most = max(self.holders[block], key=lambda holder: filled(state, holder))
                 out += self.slots(x, y, most.sequence, most.logical, owners, first=block * state.block_size)
             else:
@@ -193,7 +203,7 @@ class _Picture:
             left, top, wide = x + dx + 1, y + dy + 1, self.at.slot - 2
             if offset < has:
                 position = logical * size + offset
-                out.append(rect(left, top, wide, SLOT - 2, colour_of(owners[0]), rx=3, opacity=0.3))
+                out.append(rect(left, top, wide, SLOT - 2, self.colour(owners[0]), rx=3, opacity=0.3))
                 if len(owners) > 1:
                     out.append(rect(left, top, wide, SLOT - 2, "url(#shared-words)", rx=3))
                 if position >= self.new_from.get(sequence, position + 1):
@@ -236,7 +246,7 @@ class _Picture:
             if not cell.owners and not held:
                 looks = [(TRACK, 1, side)]
             else:
-                colour = colour_of(cell.owners[0]) if cell.owners else NOBODY
+                colour = self.colour(cell.owners[0]) if cell.owners else NOBODY
                 looks = [(colour, 0.3, side)] if share < 1 else []
                 looks += [(colour, 1, side * share)] if share > 0 else []
                 looks += [("url(#shared)", 1, side)] if self.is_shared(cell.block) else []
@@ -266,9 +276,13 @@ class _Picture:
         count = self.state.ref_counts[cell.block] if 0 <= cell.block < self.state.num_blocks else 0
         ink = MUTED
         if cell.owners or count > 0:
-            ink = (ink_of(cell.owners[0]) if cell.owners else TEXT) if share == 1 else TEXT
+            ink = (ink_of(self.hues[cell.owners[0]]) if cell.owners else TEXT) if share == 1 else TEXT
         halo = (
-            "#FFFFFF" if share < 1 else colour_of(cell.owners[0]) if cell.owners and self.is_shared(cell.block) else ""
+            "#FFFFFF"
+            if share < 1
+            else self.colour(cell.owners[0])
+            if cell.owners and self.is_shared(cell.block)
+            else ""
         )
         middle, out = cell.x + cell.size / 2, []
         large = cell.size >= 36
@@ -297,6 +311,7 @@ class _Picture:
             out.append(_box(x, y, width, height, TEXT, 1.5 if small else 2.5))
         if block in self.wrong:
             out.append(_box(x - 3, y - 3, width + 6, height + 6, ALARM, 2 if small else 3))
+            y += height  # the upper corners have a block's number and its ref count
             out.append(f'<circle cx="{x + width:.2f}" cy="{y:.2f}" r="8" fill="{ALARM}"/>')
             out.append(text(x + width, y + 4.5, "!", 12, fill="#FFFFFF", weight=700, anchor="middle"))
         return out
@@ -361,7 +376,7 @@ class _Picture:
             out.append(text(x, y + 15, "empty: the pool is full", 13, fill=MUTED))
         for i, block in enumerate(free[:MOST_FREE]):
             width, first = 12 + 8 * len(str(block)), i == 0 and state.free_order_known
-            if x + width > WIDTH - PAD - 90:
+            if x + width > self.width - PAD - 90:
                 break
             out.append(_box(x, y, width, 22, ALARM if block in self.wrong else MUTED if first else LINE, 1.5))
             out.append(text(x + width / 2, y + 15.5, str(block), 12, anchor="middle", weight=700 if first else 400))
@@ -372,11 +387,12 @@ class _Picture:
             out.append(text(x + 3, y + 15, f"and {len(free) - i:,} more", 12, fill=MUTED))
         return out, y + 22
 
-    def legend(self, y: float) -> list[str]:
+    def legend(self, y: float) -> tuple[list[str], float]:
         """What the marks mean; only those that can occur here."""
         items = [("free", "free block")]
         if self.at.left == "blocks":
-            items.insert(0, ("token", "block in use, as far as it is filled"))
+            filled_part = ", as far as it is filled" if self.state.block_size else ""
+            items.insert(0, ("part" if filled_part else "full", f"block in use{filled_part}"))
         elif self.at.left == "words":
             items = [("token", "slot with a token"), ("empty", "slot still empty"), *items]
         elif self.num_free() < self.state.num_blocks:
@@ -388,20 +404,57 @@ class _Picture:
         if self.wrong:
             items.append(("wrong", "cannot be right"))
         out, x = [], PAD
+        strong = 0.3 if self.at.left == "words" else 1
+        fills = {"token": (COLOURS[0], 0.3), "part": (COLOURS[0], 0.3), "full": (COLOURS[0], 1), "used": (NOBODY, 1)}
+        fills["shared"] = (COLOURS[0], strong)
         for kind, says in items:
-            fill = {"token": (COLOURS[0], 0.3), "shared": (COLOURS[0], 0.3), "used": (NOBODY, 1)}.get(kind, (TRACK, 1))
+            length = 23 + 6.3 * len(says)
+            if x > PAD and x + length > self.width - PAD:
+                x, y = PAD, y + 24
+            fill = fills.get(kind, (TRACK, 1))
             if kind == "free" and self.at.left == "words":
                 out.append(f'<rect x="{x + 0.5}" y="{y + 0.5}" width="15" height="15" rx="3" fill="none" {_DASHED}/>')
             else:
                 out.append(rect(x, y, 16, 16, fill[0], rx=3, opacity=fill[1]))
+            if kind == "part":
+                out.append(rect(x, y, 9, 16, COLOURS[0], rx=3))
             if kind == "shared":
                 out.append(rect(x, y, 16, 16, "url(#shared)", rx=3))
             if kind in ("changed", "wrong", "empty"):
                 colour = {"changed": CHANGED, "wrong": ALARM, "empty": MUTED}[kind]
                 out.append(_box(x, y, 16, 16, colour, 1 if kind == "empty" else 2))
             out.append(text(x + 23, y + 12.5, says, 12, fill=MUTED))
-            x += 23 + 6.3 * len(says) + 22
-        return out
+            x += length + 22
+        return out, y + 16
+
+    def tag(self, x: float, y: float, label: str, owners: list[int], width: float = 24) -> list[str]:
+        """A sequence's letter on its colour; hatched for several."""
+        colour = self.colour(owners[0])
+        out = [rect(x, y, width, 22, colour, rx=5)]
+        if len(owners) > 1:
+            out.append(rect(x, y, width, 22, "url(#shared)", rx=5))
+        halo = colour if len(owners) > 1 else ""
+        return [*out, _haloed(x + width / 2, y + 16, label, 13, ink_of(self.hues[owners[0]]), "middle", halo, 700)]
+
+
+def _fit(state: PoolState, moments: set[tuple[int, ...]]) -> tuple[int, Layout]:
+    """The narrowest card on which nothing has to be drawn smaller than on the widest."""
+    layouts = [(width, lay_out(width - 2 * PAD, state.num_blocks, state.block_size or 0, moments)) for width in WIDTHS]
+    widest = layouts[-1][1]
+
+    def as_good(at: Layout) -> bool:
+        forms = (at.left, at.right, at.left_cell, at.right_cell, at.per_line, at.columns)
+        same = forms == (
+            widest.left,
+            widest.right,
+            widest.left_cell,
+            widest.right_cell,
+            widest.per_line,
+            widest.columns,
+        )
+        return same and at.slot >= min(widest.slot, READABLE)
+
+    return next((width, at) for width, at in layouts if as_good(at))
 
 
 def left_says(at: Layout) -> str:
@@ -411,6 +464,8 @@ def left_says(at: Layout) -> str:
             if at.left_width > 310
             else "\u2192 block of the pool"
         )
+    if at.left_width < 310:
+        return "a cell's number: its block of the pool" if at.left_cell >= SMALL else "a cell is a block, in order"
     return f"a cell is a block{', its number the block of the pool' if at.left_cell >= SMALL else ', in order'}"
 
 
@@ -495,16 +550,6 @@ def shortened(word: str, width: float) -> str:
 def _owners(labels: list[str], owners: list[int]) -> str:
     names = [labels[i] for i in dict.fromkeys(owners)]
     return "".join(names) if len("".join(names)) <= 3 else f"{names[0]}+{len(names) - 1}"
-
-
-def _tag(x: float, y: float, label: str, owners: list[int], width: float = 24) -> list[str]:
-    """A sequence's letter on its colour; hatched for several."""
-    out, colour = [rect(x, y, width, 22, colour_of(owners[0]), rx=5)], ""
-    if len(owners) > 1:
-        out.append(rect(x, y, width, 22, "url(#shared)", rx=5))
-        colour = colour_of(owners[0])
-    out.append(_haloed(x + width / 2, y + 16, label, 13, ink_of(owners[0]), "middle", colour, 700))
-    return out
 
 
 def _haloed(x, y, content: str, size: float, fill: str, anchor: str, halo: str, weight: int = 400) -> str:

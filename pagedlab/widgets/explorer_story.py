@@ -7,7 +7,7 @@ So the whole story crosses to the browser once, and a step after that is one num
 from collections.abc import Sequence
 
 from pagedlab.cache.recorder import PoolState, Step
-from pagedlab.widgets.explorer_moment import block_number, labels, problems
+from pagedlab.widgets.explorer_moment import block_number, hues, labels, problems
 
 
 def story(steps: Sequence[Step]) -> dict:
@@ -39,6 +39,7 @@ def story(steps: Sequence[Step]) -> dict:
         "order_known": all(step.state.free_order_known for step in steps),
         "names": names,
         "labels": labels(names),
+        "hues": hues(names),
         "steps": played,
     }
 

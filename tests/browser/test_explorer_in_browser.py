@@ -343,6 +343,46 @@ def test_it_can_be_read_in_both_themes_and_widths(lab, open_notebook, theme, tmp
     assert notebook.errors == []
 
 
+def test_the_selected_block_is_still_shown_under_the_pointer_when_a_click_lets_it_go(notebook, shown):
+    line, target = shown.get_by_test_id("line"), cell(shown, "pool", "9.1")
+    cell(shown, "pool", "0.0").click()
+    target.click()
+    expect(line).to_have_text("Block 9 is free.")
+    assert selected(notebook) == {"block": 9}
+    target.click()
+    assert selected(notebook) == {}
+    expect(line).to_have_text("Block 9 is free.")
+    assert is_lit(shown, target)
+
+
+def test_small_cells_keep_the_page_the_focus_and_the_colours(notebook, shown):
+    code = "of = BlockTableExplorer.of_tables({'B': (list(range(40)), 640), 'C': ([41], 3)}, num_blocks=300, block_size=16)\nof"
+    root = notebook.run_new_cell(code).get_by_test_id("block-table-explorer")
+    root.wait_for()
+    page, press = notebook.page, notebook.page.keyboard.press
+    page.mouse.move(2, 2)
+    root.scroll_into_view_if_needed()
+    height = root.bounding_box()["height"]
+    fills = "g => [...g.querySelectorAll('rect')].map(rect => rect.style.fill).filter(Boolean)"
+    assert cell(root, "pool", "0").evaluate(fills) == ["rgb(86, 180, 233)"]  # B's, in pictures with A as well
+    cell(root, "pool", "3").click()
+    expect(root.get_by_test_id("open").get_by_role("button")).to_have_count(16)
+    assert root.bounding_box()["height"] == height
+
+    cell(root, "pool", "3").focus()
+    press("ArrowRight")
+    press("Tab")
+    active = "document.activeElement.className"
+    assert "plw-explorer-slot" in page.evaluate(active)
+    press("ArrowRight")
+    press("Enter")
+    assert json.loads(notebook.evaluate("print(json.dumps(of.selected))"))["position"] % 16 == 1
+    press("Escape")
+    assert page.evaluate("document.activeElement.closest('[data-testid=block-table-explorer]') !== null")
+    assert notebook.evaluate("print(of.selected)") == "{}"
+    notebook.remove_last_cell()
+
+
 def test_a_pool_of_ten_thousand_blocks(lab, open_notebook, tmp_path):
     lab.set_theme("light")
     lab.write_notebook("big.ipynb", [BIG])

@@ -63,3 +63,40 @@ def test_an_answer_that_fails_on_the_probe_is_told_by_its_numbers():
 
     with pytest.raises(Wrong, match="The numbers are wrong"):
         expect_attention(knows_one_head_dim, pages, queries(pages, 1), "")
+
+
+def test_an_index_behind_the_table_is_told_with_the_number_of_blocks():
+    pages = PagedInputs([4], block_size=2, head_dim=4)
+
+    def asks_for_one_block_more(q, keys, values, block_tables, seq_lens):
+        return [block_tables[0, index] for index in range(3)]
+
+    with pytest.raises(Wrong, match="out of range") as told:
+        expect_attention(asks_for_one_block_more, pages, queries(pages, 1), "")
+    assert "4 tokens in blocks of 2: that is 2 blocks" in told.value.hint
+    assert f"its block table is {pages.tables[0]}" in told.value.example
+    with pytest.raises(IndexError):  # with groups it may be about heads: the caller knows more
+        expect_attention(asks_for_one_block_more, pages, queries(pages, 2), "")
+
+
+@pytest.mark.parametrize("factor", [0.3, 2.0])
+def test_scores_off_by_one_factor_are_recognised(factor):
+    pages = PagedInputs([5], block_size=2, head_dim=4)
+
+    def scaled(q, *rest):
+        return paged_decode(q * factor, *rest)
+
+    with pytest.raises(Wrong, match="by the same factor"):
+        expect_attention(scaled, pages, queries(pages, 1), "")
+
+
+def test_what_was_carried_over_from_another_sequence_is_suspected():
+    pages = PagedInputs([2, 2], block_size=2, head_dim=4)
+
+    def mixes_both(q, *rest):
+        out = paged_decode(q, *rest)
+        return torch.stack([out[0], (out[0] + out[1]) / 2])
+
+    with pytest.raises(Wrong, match="B, head 0: block .* holds token 0 of A") as told:
+        expect_attention(mixes_both, pages, queries(pages, 1), "")
+    assert "something of A's carried over into B" in told.value.hint

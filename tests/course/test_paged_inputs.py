@@ -66,3 +66,39 @@ def test_in_words():
     pages = PagedInputs([1, 0], block_size=1, num_kv_heads=3)
     assert repr(pages).startswith("blocks of 1 slot, 3 kv heads, head_dim 2; A: 1 token, its block table is [")
     assert "<svg" in pages.picture(problem=1)
+
+
+@settings(max_examples=40)
+@given(
+    block_size=st.sampled_from([1, 2, 3]),
+    lens=st.lists(st.integers(0, 8), min_size=1, max_size=4),
+    shared=st.integers(0, 3),
+)
+def test_shared_blocks_are_the_same_in_tables_and_tokens(block_size, lens, shared):
+    pages = PagedInputs(lens, block_size, shared_blocks=shared)
+    for row, length in enumerate(lens):
+        same = min(shared, lens[0] // block_size, length // block_size)
+        assert pages.tables[row][:same] == pages.tables[0][:same]
+        keys, values = gather_kv(pages.key_cache, pages.value_cache, pages.block_tables[row], length)
+        assert torch.equal(keys, pages.keys[row]) and torch.equal(values, pages.values[row])
+        if row:  # all else is its own
+            assert not set(pages.tables[row][same:]) & {block for table in pages.tables[:row] for block in table}
+
+
+def test_a_shared_token_has_two_owners():
+    pages = PagedInputs([3, 2], block_size=2, shared_blocks=1)
+    block, other = pages.tables[0]
+    assert pages.tables[1] == [block]
+    assert pages.owner(block, 1) == "token 1 of A and B" and pages.owner(other, 0) == "token 2 of A"
+    assert "<svg" in pages.picture(problem=block)
+
+
+@settings(max_examples=40)
+@given(lens=st.lists(st.integers(0, 7), min_size=1, max_size=3), extra=st.integers(1, 2))
+def test_leftovers_are_blocks_of_the_pool_that_are_not_ones_own(lens, extra):
+    pages = PagedInputs(lens, block_size=2, extra_columns=extra, leftovers=True)
+    for table, row in zip(pages.tables, pages.block_tables.tolist(), strict=True):
+        assert row[: len(table)] == table
+        behind = row[len(table) :]
+        assert behind and all(0 <= block < pages.num_blocks and block not in table for block in behind)
+        assert f"its block table is {table}, behind it stands {behind}" in pages.told()

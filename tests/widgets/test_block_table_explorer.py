@@ -20,9 +20,10 @@ from pagedlab.cache.table import BlockTable
 from pagedlab.widgets import BlockTableExplorer, block_picture, pool_state
 from pagedlab.widgets.explorer import MAX_BLOCKS
 from pagedlab.widgets.explorer_layout import TOP, lay_out
-from pagedlab.widgets.explorer_moment import labels, problems, slot_arithmetic
+from pagedlab.widgets.explorer_moment import hues, labels, problems, slot_arithmetic
 from pagedlab.widgets.explorer_picture import shortened
 from pagedlab.widgets.explorer_story import story
+from pagedlab.widgets.look import COLOURS
 
 
 def cat_and_time() -> Recorder:
@@ -73,7 +74,7 @@ class TestWhatItSays:
         explorer.selected = {"sequence": "A", "position": 6}
         way = "block_table[6 // 4] * 4 + 6 % 4 = block_table[1] * 4 + 2 = 1 * 4 + 2 = slot 6"
         assert repr(explorer).endswith(f"Token 6 of A: {way}.")
-        assert way in explorer.svg()
+        assert way in " ".join(" ".join(texts_of(explorer.svg())).split())
         explorer.step = 1  # A has six tokens then
         assert repr(explorer).endswith("Token 6 of A has no slot at this step.")
         assert "block_table[" not in explorer.svg()
@@ -99,8 +100,8 @@ class TestWhatItSays:
     def test_the_table(self, explorer):
         explorer.step = 5
         assert str(explorer.table()) == (
-            "Step 5 of 8: C writes into a shared block. allocate(1) gives block 3. free([1]): no block becomes free."
-            " Block 1 is copied to block 3.\n"
+            "Step 5 of 8: C writes into a shared block. allocate(1) gives block 3. free([1]): no block\n"
+            "becomes free. Block 1 is copied to block 3.\n"
             "Free, next first: 4, 5, 6 and 7\n"
             "\n"
             "sequence  logical  block  tokens  filled  ref count  words\n"
@@ -111,6 +112,16 @@ class TestWhatItSays:
             "C               0      0  0 to 3  4 of 4          2  The cat sat on\n"
             "C               1      3  4 to 6  3 of 4          1  the mat and"
         )
+
+    def test_the_table_fits_a_notebook(self):
+        recorder = Recorder(BlockAllocator(200), block_size=16)
+        table = recorder.table("A", texts=[f" word{i}" for i in range(1600)])
+        table.append_tokens(1600)
+        lines = str(BlockTableExplorer(recorder).table()).splitlines()
+        assert max(map(len, lines)) <= 90
+        assert lines[-1].split() == "A 99 99 1584 to 1599 16 of 16 1 word1584 word1585 word1586\u2026".split()
+        words = {line[-28:].strip() for line in lines if line.endswith("\u2026")}
+        assert len(words) == 100 and "word0 word1 word2 word3 wor\u2026" in words
 
     def test_the_same_recording_says_and_draws_the_same(self, explorer):
         other = BlockTableExplorer(cat_and_time())
@@ -284,6 +295,66 @@ class TestBlockPicture:
         assert "!" not in texts_of(plain) and texts_of(marked).count("!") == 1
         assert "allocate(1) gave block 5, which is in use." in texts_of(marked) and "Step 3" in texts_of(marked)
         assert texts_of(block_picture(state, problem=[5, 0])).count("!") == 2
+
+    def test_a_small_pool_makes_a_small_picture_with_text_as_large(self):
+        def sizes(state, **how):
+            svg = block_picture(state, **how)
+            root = ElementTree.fromstring(svg)
+            texts = root.iter("{http://www.w3.org/2000/svg}text")
+            return int(root.get("width")), {node.text: float(node.get("font-size")) for node in texts}
+
+        small = pool_state({"A": ([0, 1], 2), "B": ([1], 1)}, num_blocks=4)
+        width, fonts = sizes(small, problem=1)
+        wide, _ = sizes(pool_state({"A": (list(range(60)), 60)}, num_blocks=130))
+        assert width <= 640 and wide == 960
+        assert fonts["AB"] == fonts["0"] == 13
+        long = "a title that is far too long for one line of a narrow card, as the story of a failed check may well be"
+        words = pool_state({"A": ([0], 3)}, num_blocks=4, block_size=4)
+        for state in (small, words):
+            for line in texts_of(block_picture(state, title=long, note=long, problem=1)):
+                assert len(line) < 75
+
+    @pytest.mark.parametrize("block_size", [None, 1, 4])
+    def test_the_badge_of_a_problem_hides_no_number(self, block_size):
+        state = pool_state({"A": ([0, 1], 2), "B": ([1], 1)}, num_blocks=4, block_size=block_size)
+        root = ElementTree.fromstring(block_picture(state, problem=1))
+        shapes = list(root.iter())
+        badges = [(float(node.get("cx")), float(node.get("cy"))) for node in shapes if node.tag.endswith("circle")]
+        counts = [node for node in shapes if node.text == "\u00d72"]
+        assert len(badges) == 3 and counts
+        for node in counts:
+            x, y = float(node.get("x")), float(node.get("y"))
+            assert all(abs(x - to_x) > 26 or not y - 18 < to_y < y + 8 for to_x, to_y in badges)
+
+    def test_a_name_has_its_colour_in_every_picture(self):
+        assert hues("AB") == [0, 1] and hues("B") == [1] and hues("CB") == [2, 1]
+        assert hues(["request 7", "B"]) == [0, 1] and hues(["first", "second", "third"]) == [0, 1, 2]
+        assert len(set(hues("AHBO"))) == 4, "A and H have the same colour though others are free"
+        assert len(hues("ABCDEFGHIJ")) == 10 and set(hues("ABCDEFGHIJ")) == set(range(7))
+        alone = block_picture(pool_state({"B": ([0], 2)}, num_blocks=2, block_size=2))
+        tags = re.findall(r'height="22.0*" fill="(#\w+)"|height="22" fill="(#\w+)"', alone)
+        assert {colour for pair in tags for colour in pair if colour} == {COLOURS[1]}
+
+    def test_the_legend_shows_blocks_as_they_are_drawn(self):
+        def legend(block_size):
+            svg = block_picture(pool_state({"A": ([0, 1], 40)}, num_blocks=500, block_size=block_size))
+            swatches = re.findall(r'height="16" fill="(#\w+)" rx="3"(?: fill-opacity="([\d.]+)")?', svg)
+            return swatches, texts_of(svg)
+
+        swatches, texts = legend(32)
+        assert swatches[:2] == [(COLOURS[0], "0.3"), (COLOURS[0], "")]  # a full part on a pale ground
+        assert "block in use, as far as it is filled" in texts
+        swatches, texts = legend(None)
+        assert swatches[0] == (COLOURS[0], "") and "block in use" in texts
+
+    def test_where_slots_are_too_small_to_frame_the_blocks_that_got_tokens_are(self):
+        recorder = Recorder(BlockAllocator(400), block_size=4)
+        table = recorder.table("A")
+        table.append_tokens(6)
+        table.append_tokens(1)
+        svg = BlockTableExplorer(recorder).svg()
+        assert recorder.steps[-1].taken == () and "changed by this step" in texts_of(svg)
+        assert svg.count('stroke="#0072B2" stroke-width="2"') + svg.count('stroke="#0072B2" stroke-width="1.25"') == 3
 
     def test_what_a_learner_wrote_is_escaped(self):
         state = pool_state({"<b>": ([0], 1)}, num_blocks=2, block_size=2, texts={"<b>": ["<i>&"]})

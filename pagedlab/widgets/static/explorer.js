@@ -122,6 +122,8 @@ function render({ model, el }) {
     build(over, { width, height: at.height, viewBox: `0 0 ${width} ${at.height}` }, []);
     controls.hidden = caption.hidden = story.steps.length < 2;
     open.hidden = at.left !== "blocks" || !story.block_size;
+    const lines = Math.ceil(Math.min(64, story.block_size) / Math.max(1, Math.floor((width + 3) / 61)));
+    open.style.minHeight = `${43 * lines}px`; // room for the slots, so that the page stays where it is
     drawStep();
   }
 
@@ -187,21 +189,7 @@ function render({ model, el }) {
       view.free.length > chips.length ? `and ${numeral(view.free.length - chips.length)} more` : "",
     );
 
-    const marks = [];
-    if (at.left === "words") marks.push(["token", "slot with a token"], ["empty", "slot still empty"], ["free", "free block"]);
-    else if (at.left === "blocks") marks.push(["token", "block in use, as far as it is filled"], ["track", "free block"]);
-    else marks.push(["used", "block in use"], ["track", "free block"]);
-    if (steps.some(({ counts }) => counts.some(([, holders]) => holders > 1))) {
-      marks.push(["shared", "shared block, \u00d7 its ref count"]);
-    }
-    if (steps.length > 1) marks.push(["changed", "changed by this step"]);
-    if (steps.some(({ problems }) => problems.length)) marks.push(["wrong", "cannot be right"]);
-    const full = story.names.flatMap((name, i) => (name === story.labels[i] ? [] : [`${story.labels[i]} is ${name}`]));
-    const more = full.length > 12 ? [`and ${full.length - 12} more`] : [];
-    legend.replaceChildren(
-      ...marks.map(([mark, says]) => element("span", { role: "listitem" }, element("i", { class: `plw-explorer-mark-${mark}` }), says)),
-      ...[...full.slice(0, 12), ...more].map((says) => element("span", { role: "listitem" }, says)),
-    );
+    legend.replaceChildren(...legendOf(story, at));
   }
 
   // One thing at a time is in the light: what is pointed at, or else what is selected.
@@ -283,9 +271,9 @@ function render({ model, el }) {
           const chip = element(
             "button",
             { type: "button", class: "plw-explorer-slot", tabindex: -1, "aria-label": label, "aria-pressed": `${offset === about.offset}`,
-              style: `--plw-colour:${colourOf(own.sequence)}` }, // prettier-ignore
+              style: `--plw-colour:${colourOf(story.hues[own.sequence])}` }, // prettier-ignore
             number,
-            shortened(word, 60),
+            shortened(word, 54),
           );
           chip.about = { sequence: story.names[own.sequence], position };
           return chip;
@@ -296,9 +284,10 @@ function render({ model, el }) {
     if (stop) {
       stop.setAttribute("tabindex", 0);
       if (again) stop.focus();
-    }
+    } else if (again) rightPlace.querySelector('[tabindex="0"]').focus({ preventScroll: true });
   }
   roving(open, "button.plw-explorer-slot", alongLine);
+  open.addEventListener("focusout", ({ relatedTarget }) => relatedTarget && !open.contains(relatedTarget) && point(null));
   open.addEventListener("click", (event) => {
     const chip = event.target.closest("button.plw-explorer-slot");
     if (chip) select(aboutToken(chip.about));
@@ -341,6 +330,7 @@ function render({ model, el }) {
     place.addEventListener("click", (event) => {
       const cell = event.target.closest(".plw-explorer-cell");
       const about = event.isTrusted ? aboutEvent(event) : cell && cell.item && aboutItem(cell.item);
+      if (event.isTrusted) pointed = about; // the pointer is there, also where the click moved the focus
       if (about || event.isTrusted) select(about);
     });
     place.addEventListener("focusin", (event) => {
@@ -348,9 +338,9 @@ function render({ model, el }) {
       if (cell && cell.item && cell.matches(":focus-visible")) point(aboutItem(cell.item));
       place.classList.toggle("plw-explorer-focused", Boolean(cell) && cell.matches(":focus-visible"));
     });
-    place.addEventListener("focusout", () => {
+    place.addEventListener("focusout", (event) => {
       place.classList.remove("plw-explorer-focused");
-      point(null);
+      if (!open.contains(event.relatedTarget)) point(null); // its slots must not go as the focus comes to them
     });
     roving(place, ".plw-explorer-cell", (nodes, node, key) => {
       const item = node.item && move(place.rows, node.item, key);

@@ -57,6 +57,7 @@ function shapes(story) {
 function describeRows(story, at, view) {
   const size = story.block_size;
   const { labels, names } = story;
+  const huesOf = (owners) => owners.map((i) => (i < 0 ? i : story.hues[i]));
   const tops = at.tables(view.sequences.map(({ blocks }) => blocks.length));
   const filledIn = ({ sequence, logical }) =>
     Math.max(0, Math.min(size || 1, view.sequences[sequence].tokens - logical * (size || 1)));
@@ -79,7 +80,7 @@ function describeRows(story, at, view) {
       const said = text ? JSON.stringify(text) : `token ${position}`;
       const whose = full ? `${said}${noun === "Slot" ? ` of ${names[holder.sequence]}` : ""}` : "empty";
       return {
-        ...{ key: `${key}.${offset}`, block, offset, owners, full, word, number: first + offset },
+        ...{ key: `${key}.${offset}`, block, offset, owners: huesOf(owners), full, word, number: first + offset },
         box: at.slotIn(box, offset),
         isNew: full && view.grown.has(holder.sequence) && position >= view.grown.get(holder.sequence),
         shared: owners.length > 1,
@@ -90,13 +91,13 @@ function describeRows(story, at, view) {
   }
   function cell(box, block, owners, has, label, corner, key, token, says) {
     const count = view.counts[block] || 0;
-    return { key, block, box, owners, share: has / (size || 1), used: owners.length > 0 || count > 0, count, label, corner,
+    return { key, block, box, owners: huesOf(owners), share: has / (size || 1), used: owners.length > 0 || count > 0, count, label, corner,
       token, says, shared: isShared(block) }; // prettier-ignore
   }
 
   const left = [];
   view.sequences.forEach(({ blocks, tokens }, i) => {
-    const first = { tag: labels[i], owner: i, top: tops[i] };
+    const first = { tag: labels[i], owner: story.hues[i], top: tops[i] };
     if (names[i] !== labels[i] || at.left === "words") {
       const name = names[i] === labels[i] ? "" : `${names[i]}: `;
       first.head = `${name}${plural(tokens, "token")} in ${plural(blocks.length, "block")}`;
@@ -138,7 +139,7 @@ function describeRows(story, at, view) {
         const most = held.reduce((a, b) => (a && filledIn(a) >= filledIn(b) ? a : b), null);
         const state = owners.length ? owned(owners) : count > 0 ? "used" : "free";
         const whose = owners.length ? `of ${[...new Set(owners)].map((i) => names[i]).join(" and ")}` : state;
-        Object.assign(row, { box, owners, tag: state, before: `${block}`, after: count > 1 ? `\u00d7${count}` : "" });
+        Object.assign(row, { box, owners: huesOf(owners), tag: state, before: `${block}`, after: count > 1 ? `\u00d7${count}` : "" });
         row.label += `, ${whose}${count > 1 ? `, ref count ${count}` : ""}`;
         row.items = slots(box, block, owners.length || count <= 0 ? owners : [-1], most, block * size, `${block}`, "Slot");
       } else {

@@ -21,7 +21,11 @@ function drawOver({ story, at, view, rows, id }, about) {
 
   const marks = [];
   const small = []; // there may be thousands of these: one path for all of them
-  for (const block of new Set([...now.taken, ...now.shared, ...now.returned])) {
+  const grown = []; // where there are no slots to frame: the blocks that got this step's tokens
+  if (at.left === "blocks" && story.block_size) {
+    for (const [i, from] of view.grown) grown.push(...view.sequences[i].blocks.slice(Math.floor(from / story.block_size)));
+  }
+  for (const block of new Set([...now.taken, ...now.shared, ...now.returned, ...grown])) {
     for (const box of boxesOf(block)) {
       if (box.w < SMALL) small.push(`M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
       else marks.push(frame(box, "changed", 1));
@@ -31,8 +35,8 @@ function drawOver({ story, at, view, rows, id }, about) {
   for (const [block] of now.problems) {
     for (const box of boxesOf(block)) {
       marks.push(frame(box, "wrong", 3));
-      marks.push(drawing("circle", { cx: box.x + box.w, cy: box.y, r: 8, class: "plw-explorer-alarm-dot" }));
-      marks.push(drawing("text", { x: box.x + box.w, y: box.y + 4.5, class: "plw-explorer-alarm-sign" }, "!"));
+      marks.push(drawing("circle", { cx: box.x + box.w, cy: box.y + box.h, r: 8, class: "plw-explorer-alarm-dot" }));
+      marks.push(drawing("text", { x: box.x + box.w, y: box.y + box.h + 4.5, class: "plw-explorer-alarm-sign" }, "!"));
     }
   }
   for (const [source, destination] of now.copies) {
@@ -74,6 +78,27 @@ function heads(story, at, view) {
     if (at.leftWidth < 310) says = "a cell is a block";
   }
   return [...out, text(0, 14, "title", "Block tables: logical blocks"), text(0, 31, "subtitle", says)];
+}
+
+// What the marks mean, and which letter is whose. The same at every step, so that nothing below it moves.
+function legendOf({ steps, names, labels, block_size: size }, at) {
+  const marks = [];
+  if (at.left === "words") marks.push(["token", "slot with a token"], ["empty", "slot still empty"], ["free", "free block"]);
+  else if (at.left === "none") marks.push(["used", "block in use"], ["track", "free block"]);
+  else if (size) marks.push(["part", "block in use, as far as it is filled"], ["track", "free block"]);
+  else marks.push(["full", "block in use"], ["track", "free block"]);
+  if (steps.some(({ counts }) => counts.some(([, holders]) => holders > 1))) {
+    marks.push([at.left === "words" ? "shared" : "shared plw-explorer-mark-strong", "shared block, \u00d7 its ref count"]);
+  }
+  if (steps.length > 1) marks.push(["changed", "changed by this step"]);
+  if (steps.some(({ problems }) => problems.length)) marks.push(["wrong", "cannot be right"]);
+  const full = names.flatMap((name, i) => (name === labels[i] ? [] : [`${labels[i]} is ${name}`]));
+  const more = full.length > 12 ? [`and ${full.length - 12} more`] : [];
+  const item = (...parts) => element("span", { role: "listitem" }, ...parts);
+  return [
+    ...marks.map(([mark, says]) => item(element("i", { class: `plw-explorer-mark-${mark}` }), says)),
+    ...[...full.slice(0, 12), ...more].map((says) => item(says)),
+  ];
 }
 
 // Arrow heads, and the hatching of shared blocks: on a colour, and behind words.
