@@ -3,9 +3,7 @@
 nbval does the comparing. Here each notebook gets a learner's folder of its own, new and empty, so that no test sees or
 touches a real learner's work. The fetched model is shared: `PAGEDLAB_CACHE` stays as it is.
 
-Two more things of the whole run are settled here. What may run side by side (`pytest -n 2`): tests of one file stay
-together and in order, as a notebook's cells must; the corpus of answers is spread. And the summary's last lines: how
-many of the known-wrong answers were rejected.
+The summary's last lines are made here too: how many of the known-wrong answers were rejected.
 """
 
 import os
@@ -18,11 +16,6 @@ import pytest
 def pytest_configure(config):
     if getattr(config.option, "nbval", False) and not config.option.nbval_sanitize_with:
         config.option.nbval_sanitize_with = str(Path(__file__).parent / "tests" / "nbval.cfg")
-
-
-def pytest_itemcollected(item):
-    if item.path.name != "test_corpus.py":
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.name}"))
 
 
 def pytest_terminal_summary(terminalreporter):

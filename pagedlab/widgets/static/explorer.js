@@ -290,7 +290,9 @@ function render({ model, el }) {
   open.addEventListener("focusout", ({ relatedTarget }) => relatedTarget && !open.contains(relatedTarget) && point(null));
   open.addEventListener("click", (event) => {
     const chip = event.target.closest("button.plw-explorer-slot");
-    if (chip) select(aboutToken(chip.about));
+    if (!chip) return;
+    pointed = null; // the block that the focus came from
+    select(aboutToken(chip.about));
   });
 
   // Pointer and keyboard, on both sides alike. Left and right go along the items, up and down to the nearest one there.
