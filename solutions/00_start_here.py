@@ -52,8 +52,10 @@ print(f"measured: GPU {torch.cuda.get_device_name() if torch.cuda.is_available()
 from pagedlab.model.load import load
 
 smol = load()
-print(f"{smol.config.name}: {smol.config.num_hidden_layers} layers, {smol.config.num_attention_heads} query heads, "
-      f"{smol.config.num_key_value_heads} key/value heads of {smol.config.head_dim} numbers")
+print(
+    f"{smol.config.name}: {smol.config.num_hidden_layers} layers, {smol.config.num_attention_heads} query heads, "
+    f"{smol.config.num_key_value_heads} key/value heads of {smol.config.head_dim} numbers"
+)
 
 # %% [markdown]
 # The model reads and writes **tokens**: words or pieces of words, each with a number.
@@ -74,8 +76,14 @@ from pagedlab.cache.growing import GrowingCache
 from pagedlab.model.generate import generate
 
 cache = GrowingCache(smol.config.num_hidden_layers)
-answer_ids = generate(smol.model, prompt_ids, max_new_tokens=40, cache=cache, eos_token_id=smol.tokenizer.eos_token_id,
-                      on_token=lambda token: print(smol.tokenizer.token_text(token), end=""))
+answer_ids = generate(
+    smol.model,
+    prompt_ids,
+    max_new_tokens=40,
+    cache=cache,
+    eos_token_id=smol.tokenizer.eos_token_id,
+    on_token=lambda token: print(smol.tokenizer.token_text(token), end=""),
+)
 
 # %% [markdown]
 # That was a real model on your own machine, writing one token after the other. The last one, `<|im_end|>`, says that
@@ -154,6 +162,7 @@ print(f"{stored} tokens leave {-stored % block_size} of {block_size} slots empty
 # 2. Not one block more than needed: no tokens need no block.
 #
 # *Size of the answer: 1 line.*
+
 
 # %% tags=["exercise"]
 def blocks_needed(num_tokens, block_size):

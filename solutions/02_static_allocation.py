@@ -29,6 +29,7 @@ print(f"{len(prompt_ids)} prompt tokens")
 # `torch.cat` cannot make a tensor longer. It makes a new one, and copies everything over. We can watch it: a tensor
 # that lies at another address than before has been written in full.
 
+
 # %%
 class Meter:
     """Wraps a cache and counts the bytes it writes in each step."""
@@ -49,6 +50,7 @@ class Meter:
             self.written[-1] += whole.nbytes if moved else new.nbytes
             self.addresses[layer, name] = whole.data_ptr()
         return both
+
 
 # %% [markdown]
 # **Guess first.** The prompt and 24 new ids leave 63 tokens in the cache (the last id need not be fed). A token takes 46,080 bytes, so the
@@ -128,6 +130,7 @@ print(f"shape {list(row.shape)}, changed: {not torch.equal(row, before)}")
 #
 # *Size of the answer: about 2 lines.* Stuck? `hint("kv_bytes_per_token")`.
 
+
 # %% tags=["exercise"]
 def kv_bytes_per_token(config, bytes_per_element):
     """How many bytes of cache one token takes, as an int. bytes_per_element: 2 for float16, 4 for float32."""
@@ -135,6 +138,7 @@ def kv_bytes_per_token(config, bytes_per_element):
     numbers = config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     return 2 * numbers * bytes_per_element
     ### END SOLUTION
+
 
 # %%
 check("kv_bytes_per_token", kv_bytes_per_token)
@@ -206,6 +210,7 @@ class StaticCache:
         ### BEGIN SOLUTION
         return self.stored[-1][row]
         ### END SOLUTION
+
 
 # %%
 check("static_cache", StaticCache)
@@ -332,6 +337,7 @@ print(picture.ljust(16, "."))
 #
 # *Size of the answer: about 4 lines.* Stuck? `hint("waste_breakdown")`.
 
+
 # %% tags=["exercise"]
 def waste_breakdown(requests, num_slots):
     """Slots of the pool by what they are for: (token_states, reserved, internal, external)."""
@@ -341,6 +347,7 @@ def waste_breakdown(requests, num_slots):
     owned = sum(request.reserved_slots for request in requests)
     return stored, final - stored, owned - final, num_slots - owned
     ### END SOLUTION
+
 
 # %%
 check("waste_breakdown", waste_breakdown)
