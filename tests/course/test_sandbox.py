@@ -98,7 +98,8 @@ def test_an_answer_that_never_ends_is_stopped(answer):
     started = time.monotonic()
     (failure,) = judge(answer).failures
     assert "still running" in failure.message
-    assert failure.example == "num_tokens = 0, block_size = 1"  # even when it had to be killed
+    # The call; where the answer had to be killed, the inputs of the promise, which is all that was heard of it.
+    assert failure.example in ("blocks_needed(0, 1)", "num_tokens = 0, block_size = 1")
     assert failure.name == "There is room for every token"
     assert len(failure.printed) <= sandbox.PRINTED + 1
     assert time.monotonic() - started < 60
