@@ -1,6 +1,7 @@
 """Answers that hang, crash, eat memory, exit or leave things behind: the caller lives on and nothing is left."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,7 +100,8 @@ def test_an_answer_that_never_ends_is_stopped(answer):
     (failure,) = judge(answer).failures
     assert "still running" in failure.message
     # The call; where the answer had to be killed, the inputs of the promise, which is all that was heard of it.
-    assert failure.example in ("blocks_needed(0, 1)", "num_tokens = 0, block_size = 1")
+    # Which inputs is chance: an answer that swallows its end goes on to the next ones.
+    assert re.fullmatch(r"blocks_needed\(\d+, \d+\)|num_tokens = \d+, block_size = \d+", failure.example)
     assert failure.name == "There is room for every token"
     assert len(failure.printed) <= sandbox.PRINTED + 1
     assert time.monotonic() - started < 60
