@@ -3,7 +3,8 @@
 nbval does the comparing. Here each notebook gets a learner's folder of its own, new and empty, so that no test sees or
 touches a real learner's work. The fetched model is shared: `PAGEDLAB_CACHE` stays as it is.
 
-The summary's last lines are made here too: how many of the known-wrong answers were rejected.
+The summary's last lines are made here too, where they also see what ran side by side (`-n 2`): how many of the
+known-wrong answers were rejected, and, loudly, that there was no browser.
 """
 
 import os
@@ -19,6 +20,12 @@ def pytest_configure(config):
 
 
 def pytest_terminal_summary(terminalreporter):
+    missing = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    missing = [reason for reason in missing if "no browser:" in reason]
+    if missing:
+        terminalreporter.section("BROWSER TESTS DID NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{len(missing)} skipped: {missing[0]}")
+        terminalreporter.line("Install Chromium with the system's package manager, or run: playwright install chromium")
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     found = [value for report in reports for name, value in report.user_properties if name == "wrong answer"]
     if not found:

@@ -11,8 +11,6 @@ import os
 import pytest
 from lab import Browser, LabServer, NoBrowser, NotebookPage
 
-_missing = []
-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
@@ -21,7 +19,6 @@ def browser(tmp_path_factory):
     except NoBrowser as error:
         if os.environ.get("CI"):
             pytest.fail(f"the browser tests must run in CI, but {error}")
-        _missing.append(str(error))
         pytest.skip(f"no browser: {error}")
     yield running
     running.__exit__()
@@ -49,12 +46,3 @@ def open_notebook(lab, browser):
     yield open_one
     for page in pages:
         page.close()  # closing twice does no harm
-
-
-def pytest_terminal_summary(terminalreporter):
-    if _missing:
-        terminalreporter.section("BROWSER TESTS DID NOT RUN", sep="!", red=True, bold=True)
-        terminalreporter.write_line(_missing[0])
-        terminalreporter.write_line(
-            "Install Chromium with the system's package manager, or run: playwright install chromium"
-        )

@@ -31,6 +31,13 @@ def merge_call(rows: tuple[int, ...], head_dim: int) -> str:
     return f"merge_partials(out_a{out}, lse_a{lse}, out_b{out}, lse_b{lse})"
 
 
+def expect_merged(got, want, call: str, hint: str, rows: tuple[str, ...] = ("head",)) -> None:
+    """Both results, out first. rows: what the dimensions of lse count; out has one more."""
+    axes = {"out": (*rows, "dimension"), "lse": rows}
+    for (name, its_axes), got_one, want_one in zip(axes.items(), got, want, strict=True):
+        expect_tensor(got_one, want_one, f"{call}\nits {name}:", its_axes, hint)
+
+
 def merged(answer, parts, call: str):
     """Call the answer on copies; it must give back two things."""
     calling(call)
@@ -189,16 +196,8 @@ def merge_rows(answer, seed, rows, head_dim):
             "Every row has one lse and head_dim numbers. `lse.unsqueeze(-1)` lines them up, whatever the rows are.",
         ) from error
     names = tuple(("sequence", "head", "query")[: len(rows)])
-    for name, got_one, want, axes in zip(
-        ("out", "lse"), got, right_merge(*parts), ((*names, "dimension"), names), strict=True
-    ):
-        expect_tensor(
-            got_one,
-            want,
-            f"{call}\nits {name}:",
-            axes,
-            "Every row has a weight of its own: `lse.unsqueeze(-1)` lines it up with the head_dim numbers of out.",
-        )
+    hint = "Every row has a weight of its own: `lse.unsqueeze(-1)` lines it up with the head_dim numbers of out."
+    expect_merged(got, right_merge(*parts), call, hint, names)
 
 
 @promise(
@@ -211,21 +210,13 @@ def merge_rows(answer, seed, rows, head_dim):
 def merge_large(answer, seed, num_a, shift_a, shift_b):
     parts = *part(seed, (2,), num_a, 2, shift_a), *part(seed + 100, (2,), 2, 2, shift_b)
     call = f"{merge_call((2,), 2)}\n# lse_a about {shift_a:g}, lse_b about {shift_b:g}"
-    for name, got, want, axes in zip(
-        ("out", "lse"),
+    expect_merged(
         merged(answer, parts, call),
         right_merge(*parts),
-        (("head", "dimension"), ("head",)),
-        strict=True,
-    ):
-        expect_tensor(
-            got,
-            want,
-            f"{call}\nits {name}:",
-            axes,
-            "exp(100) is too large for float32, and exp(-200) is 0. Only the difference of the two lse matters: take "
-            "the larger one off both, before exp.",
-        )
+        call,
+        "exp(100) is too large for float32, and exp(-200) is 0. Only the difference of the two lse matters: take the "
+        "larger one off both, before exp.",
+    )
 
 
 @promise(
@@ -255,10 +246,7 @@ def merge_empty(answer, seed, empty, which, shift, holds):
         hint += "torch.where)."
     elif not all(which):
         hint = "Rows differ: one may be empty while another isn't. Did all of them get the same treatment?"
-    for name, got_one, want, axes in zip(
-        ("out", "lse"), got, (want_out, want_lse), (("head", "dimension"), ("head",)), strict=True
-    ):
-        expect_tensor(got_one, want, f"{call}\nits {name}:", axes, hint)
+    expect_merged(got, (want_out, want_lse), call, hint)
 
 
 @promise(
@@ -272,21 +260,13 @@ def merge_both_empty(answer, holds, which):
     for out, lse in (parts[:2], parts[2:]):
         out[gone], lse[gone] = holds, -math.inf
     call = f"{merge_call(rows, 2)}\n# both are empty for head {len(which) - 1}: both lse are -inf there"
-    for name, got, want, axes in zip(
-        ("out", "lse"),
+    expect_merged(
         merged(answer, parts, call),
         right_merge(*parts),
-        (("head", "dimension"), ("head",)),
-        strict=True,
-    ):
-        expect_tensor(
-            got,
-            want,
-            f"{call}\nits {name}:",
-            axes,
-            "Nothing and nothing: out is 0, lse is -inf. But -inf - (-inf) is NaN, and so is 0 / 0. Which of your "
-            "steps meets one of them?",
-        )
+        call,
+        "Nothing and nothing: out is 0, lse is -inf. But -inf - (-inf) is NaN, and so is 0 / 0. Which of your steps "
+        "meets one of them?",
+    )
 
 
 @promise("What it is given stays as it was", examples=20, seed=SEED)
