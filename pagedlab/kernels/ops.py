@@ -56,7 +56,7 @@ def kv_write(keys, values, key_cache, value_cache, slot_mapping, backend: str = 
         )
     if len(slots) > 1:
         _check_slots_differ(slots)
-    _backend(backend).kv_write(keys.detach(), values.detach(), key_cache, value_cache, slots)
+    resolve(backend).kv_write(keys.detach(), values.detach(), key_cache, value_cache, slots)
 
 
 def gather_kv(key_cache, value_cache, block_table, num_tokens: int, backend: str = "auto"):
@@ -68,7 +68,7 @@ def gather_kv(key_cache, value_cache, block_table, num_tokens: int, backend: str
     table = _integers("block_table", block_table, dims=1, device=key_cache.device)
     lens = _integers("num_tokens", [num_tokens], dims=1, device=key_cache.device)
     _check_tables(table[None], lens, key_cache)
-    return _backend(backend).gather_kv(key_cache, value_cache, table, int(lens[0]))
+    return resolve(backend).gather_kv(key_cache, value_cache, table, int(lens[0]))
 
 
 def copy_blocks(key_cache, value_cache, pairs, backend: str = "auto") -> None:
@@ -94,7 +94,7 @@ def copy_blocks(key_cache, value_cache, pairs, backend: str = "auto") -> None:
     both = set(destinations) & {source for source, _ in pairs}
     if both:
         raise ValueError(f"block {min(both)} is both a source and a destination. Nothing was copied.")
-    _backend(backend).copy_blocks(key_cache, value_cache, torch.tensor(pairs, device=key_cache.device))
+    resolve(backend).copy_blocks(key_cache, value_cache, torch.tensor(pairs, device=key_cache.device))
 
 
 def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale: float | None = None, backend: str = "auto"):
@@ -106,7 +106,7 @@ def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale: float
     tables, lens = _check_batch(q, key_cache, value_cache, block_tables, seq_lens)
     if len(q) != len(lens):
         raise ValueError(f"{len(q)} queries for {len(lens)} sequences: decode takes one each")
-    return _backend(backend).paged_decode(q, key_cache, value_cache, tables, lens, _scale(scale, q))
+    return resolve(backend).paged_decode(q, key_cache, value_cache, tables, lens, _scale(scale, q))
 
 
 def paged_prefill(
@@ -138,10 +138,14 @@ def paged_prefill(
             f"sequence {index} has {int(num_new[index])} queries but only {int(lens[index])} positions: "
             f"a query's own key and value must be stored first"
         )
-    return _backend(backend).paged_prefill(q, key_cache, value_cache, tables, lens, starts, _scale(scale, q))
+    return resolve(backend).paged_prefill(q, key_cache, value_cache, tables, lens, starts, _scale(scale, q))
 
 
-def _backend(name: str):
+def resolve(name: str = "auto"):
+    """The module that does the work for a backend. Its functions check nothing: for a caller who has checked already.
+
+    They take the arguments of the functions here, in order, tables and lengths as int64 tensors, `scale` given.
+    """
     name = "torch" if name == "auto" else name
     if name not in BACKENDS:
         raise ValueError(f"backend {name!r} is not one of 'auto', {', '.join(map(repr, BACKENDS))}")
