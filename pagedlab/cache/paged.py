@@ -33,6 +33,7 @@ class PagedKVCache:
         block_size: int,
         head_dim: int,
         dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
     ):
         """PoolSizeError: there is no memory for so many blocks."""
         sizes = dict(
@@ -47,9 +48,10 @@ class PagedKVCache:
         if dtype not in ops.TYPES:
             raise TypeError(f"dtype is {dtype!r}; expected {', '.join(map(str, ops.TYPES))}")
         self.dtype = dtype
+        self.device = torch.empty(0, device=device).device  # a device that is not there is told here, in torch's words
         shape = (self.num_layers, 2, self.num_blocks, self.num_kv_heads, self.block_size, self.head_dim)
         try:
-            self._storage = torch.zeros(shape, dtype=dtype)
+            self._storage = torch.zeros(shape, dtype=dtype, device=self.device)
         except (RuntimeError, TypeError) as error:  # torch's words for out of memory, and for out of 64 bits
             raise PoolSizeError(
                 f"no memory for {self.num_blocks:,} blocks of {self.bytes_per_block:,} bytes, "
@@ -57,7 +59,14 @@ class PagedKVCache:
             ) from error
 
     @classmethod
-    def from_bytes(cls, config, size: int | str, block_size: int = 16, dtype: torch.dtype = torch.float32):
+    def from_bytes(
+        cls,
+        config,
+        size: int | str,
+        block_size: int = 16,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ):
         """As many blocks as fit in `size`: "2 GiB", "512 MiB", or a number of bytes.
 
         config: a `pagedlab.model.config.ModelConfig`, or anything with its `num_hidden_layers`, `num_key_value_heads`
@@ -75,7 +84,8 @@ class PagedKVCache:
                 f"{size} is {asked:,} bytes, but one block takes {per_token * block_size:,} ({block}). "
                 f"Give the pool more memory, or make blocks smaller than {block_size} slots."
             )
-        return cls(config.num_hidden_layers, num_blocks, config.num_key_value_heads, block_size, config.head_dim, dtype)
+        shape = config.num_hidden_layers, num_blocks, config.num_key_value_heads, block_size, config.head_dim
+        return cls(*shape, dtype, device)
 
     @property
     def bytes_per_block(self) -> int:
@@ -100,6 +110,36 @@ class PagedKVCache:
         pairs = list(pairs)
         for layer in range(self.num_layers):
             ops.copy_blocks(self.key_cache(layer), self.value_cache(layer), pairs)
+
+    def copy_from(self, other: "PagedKVCache", pairs) -> None:
+        """Copy whole blocks of another pool into this one in every layer: `pairs` of (source there, destination here).
+
+        The pools may lie on different devices. ValueError: blocks of another shape, or a destination named twice;
+        IndexError: no such block. Nothing was copied then.
+        """
+        pairs = list(pairs)
+        mine, others = _block_shape(self), _block_shape(other)
+        if mine != others:
+            raise ValueError(f"blocks of {others} cannot be copied into blocks of {mine}")
+        sources = other._known_blocks([source for source, _ in pairs])
+        destinations = self._known_blocks([destination for _, destination in pairs])
+        if len(set(destinations)) < len(destinations):
+            raise ValueError(f"a destination is named twice in {destinations}. Nothing was copied.")
+        if pairs:
+            self._storage[:, :, destinations] = other._storage[:, :, sources].to(self.device)
+
+    def poison(self, blocks) -> None:
+        """Fill these blocks with NaN in every layer: whoever reads a slot before it is written will show it."""
+        blocks = self._known_blocks(blocks)
+        if blocks:
+            self._storage[:, :, blocks] = torch.nan
+
+    def _known_blocks(self, blocks) -> list[int]:
+        blocks = [whole_number("a block id", block) for block in blocks]
+        for block in blocks:
+            if not 0 <= block < self.num_blocks:
+                raise IndexError(f"there is no block {block}: the pool has blocks 0 to {self.num_blocks - 1}")
+        return blocks
 
     def _checked(self, layer: int) -> int:
         if not 0 <= layer < self.num_layers:
@@ -215,6 +255,11 @@ class PagedSequence:
         self._next_layer = layer + 1
         if self._next_layer == self.pool.num_layers:
             self._next_layer, self.num_tokens = 0, num_tokens
+
+
+def _block_shape(pool: PagedKVCache) -> str:
+    layers, heads = f"{pool.num_layers} layers", f"{pool.num_kv_heads} kv heads"
+    return f"{layers} x {heads} x {pool.block_size} slots x {pool.head_dim} {pool.dtype}"
 
 
 def parse_bytes(size: int | str) -> int:

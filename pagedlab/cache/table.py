@@ -8,7 +8,11 @@ pool has `num_blocks * block_size` slots, and position p lies in
 
 Only the last block can be partly empty, so a sequence wastes at most `block_size - 1` slots.
 
-Source: Kwon et al., the vLLM paper, section 4.3 and Figure 6 (arXiv:2309.06180).
+Sequences that begin alike can hold the same blocks: `fork` makes a second table of them. Full blocks are never written
+again and stay shared for good. A block that is still being filled is another matter: whoever writes into it first takes
+a copy for itself (`copy_on_write`), and the last one left with the original writes in place.
+
+Sources: Kwon et al., the vLLM paper, sections 4.3 and 4.4 and Figures 6 and 8 (arXiv:2309.06180).
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pagedlab.cache.accounting import blocks_needed
 from pagedlab.cache.allocator import Allocator, whole_number
+from pagedlab.errors import PagedLabError
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +52,20 @@ def slot_mapping(block_table: Sequence[int], start: int, end: int, block_size: i
     return slots
 
 
+class SharedBlockError(PagedLabError):
+    """A token would be written into a block that somebody else holds too. Nothing was changed."""
+
+    def __init__(self, block: int, holders: int, position: int):
+        super().__init__(block, holders, position)
+        self.block, self.holders, self.position = block, holders, position
+
+    def __str__(self):
+        return (
+            f"position {self.position} would be written into block {self.block}, which has {self.holders} holders: the "
+            f"others would read it as theirs. Nothing was changed. Call copy_on_write(allocator) before append_tokens."
+        )
+
+
 class BlockTable:
     """The blocks of one sequence, in the order of its tokens.
 
@@ -67,9 +86,13 @@ class BlockTable:
     def append_tokens(self, n: int, allocator: Allocator) -> list[int]:
         """Give the next `n` tokens a slot each. Returns the blocks that had to be allocated, often none.
 
-        An error of the allocator (`OutOfBlocksError`) leaves the table as it was.
+        An error of the allocator (`OutOfBlocksError`) leaves the table as it was, and so does SharedBlockError: the
+        first of these tokens would go into a block with another holder; `copy_on_write` comes first.
         """
         n = whole_number("n", n, at_least=0)
+        if n > 0 and self._writes_into_a_shared_block(allocator):
+            shared = self.blocks[-1]
+            raise SharedBlockError(shared, holders=allocator.ref_count(shared), position=self.num_tokens)
         missing = blocks_needed(self.num_tokens + n, self.block_size) - len(self.blocks)
         new_blocks = list(allocator.allocate(missing)) if missing > 0 else []
         if len(new_blocks) != max(missing, 0):
@@ -94,6 +117,55 @@ class BlockTable:
     def free(self, allocator: Allocator) -> None:
         """Give every block back and start over. Doing it again is harmless: an empty table has nothing to free."""
         self.truncate(0, allocator)
+
+    def fork(self, allocator: Allocator) -> "BlockTable":
+        """A second table with the same tokens in the same blocks, each of which gets one more holder."""
+        allocator.share(self.blocks)
+        child = type(self)(self.block_size)
+        child.blocks, child.num_tokens = list(self.blocks), self.num_tokens
+        return child
+
+    def copy_on_write(self, allocator: Allocator) -> list[tuple[int, int]]:
+        """Make the next token's place this sequence's own. Returns the (source, destination) blocks to copy: 0 or 1.
+
+        Only the books change here. The contents must be copied (`PagedKVCache.copy_blocks`) before the token is
+        written. OutOfBlocksError: there is no block for the copy; the table is as it was.
+        """
+        if not self._writes_into_a_shared_block(allocator):
+            return []
+        shared, (own,) = self.blocks[-1], allocator.allocate(1)
+        allocator.free([shared])
+        self.blocks[-1] = own
+        return [(shared, own)]
+
+    def blocks_to_append(self, n: int, allocator: Allocator) -> int:
+        """How many free blocks `copy_on_write` and `append_tokens(n)` are going to take together. 0 for no tokens."""
+        n = whole_number("n", n, at_least=0)
+        if n == 0:
+            return 0
+        missing = blocks_needed(self.num_tokens + n, self.block_size) - len(self.blocks)
+        return missing + self._writes_into_a_shared_block(allocator)
+
+    def adopt(self, blocks: Iterable[int], num_tokens: int) -> None:
+        """An empty table starts with `num_tokens` tokens in these blocks. It becomes their holder in place of whoever
+        allocated or shared them for it: a cache that found them, or a swap that filled them."""
+        blocks = [whole_number("a block id", block, at_least=0) for block in blocks]
+        num_tokens = whole_number("num_tokens", num_tokens, at_least=0)
+        if self.blocks:
+            raise ValueError(f"the table has {len(self.blocks)} blocks already; only an empty one can adopt others")
+        if len(blocks) != blocks_needed(num_tokens, self.block_size):
+            raise ValueError(
+                f"{num_tokens} tokens take {blocks_needed(num_tokens, self.block_size)} blocks of {self.block_size} "
+                f"slots, not {len(blocks)}"
+            )
+        self.blocks, self.num_tokens = blocks, num_tokens
+
+    def _writes_into_a_shared_block(self, allocator: Allocator) -> bool:
+        """Would the next token go into a block that another sequence holds too?"""
+        if self.num_tokens == self.capacity:
+            return False  # it goes into a new block
+        ref_count = getattr(allocator, "ref_count", None)  # an allocator that does not count cannot share
+        return ref_count is not None and ref_count(self.blocks[-1]) > 1
 
     def slot(self, position: int) -> int:
         """The slot of one position. IndexError: the sequence has no such position yet."""
