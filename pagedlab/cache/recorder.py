@@ -18,6 +18,9 @@ What a picture needs:
   as a tuple, next block first, that order is recorded (a list is taken for a private one, used from either end). If
   not, `state.free_order_known` is False and the free blocks come sorted. What it cannot or does not tell (a `ref_count`
   that raises) is worked out from the calls. A table that cannot be read is shown as it was before.
+- A table's `fork` and `copy_on_write` are one step each; the copy is noted. `copy_on_write` with nothing to do is none.
+- An allocator with a cache (`pagedlab.cache.prefix`) may also be asked to `lookup` and `publish`: a lookup is a step
+  "hit" or "miss". What it shows as `cached_free_blocks` is `state.cached_blocks`: free, but not empty.
 - Numbers are plain ints whatever integers came (numpy's, say), collections are tuples, and texts are `drawable`.
 - Nothing is checked here. When an allocator hands out a block that is in use, the state shows just that: two sequences
   hold the block (`state.holders(block)`) and its ref count is what the allocator says.
@@ -37,6 +40,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 from pagedlab.cache.allocator import Allocator, whole_number
 from pagedlab.cache.table import BlockTable
@@ -63,6 +67,7 @@ class PoolState:
     free_order_known: bool
     num_free: int | None  # what the allocator says; None if it did not answer with a number
     sequences: tuple[SequenceState, ...]  # in the order in which they were made, empty ones included
+    cached_blocks: tuple[int, ...] = ()  # free blocks whose contents a cache still finds, next to be evicted first
 
     def holders(self, block: int) -> tuple[str, ...]:
         """Names of the sequences whose table has this block."""
@@ -73,12 +78,14 @@ class PoolState:
 class Call:
     """One call of the allocator, as made."""
 
-    verb: str  # "allocate", "share" or "free"
-    argument: object  # a number for allocate, a tuple of blocks for the others
+    verb: str  # "allocate", "share" or "free"; of a cache "lookup" or "publish"
+    argument: object  # allocate: a number; share, free: a tuple of blocks; lookup: how many hashes; publish: the block
     result: object  # lists as tuples; None after an error
     error: str | None  # "DoubleFreeError: block 0 is free already: ..."
 
     def __str__(self):
+        if self.verb == "lookup":
+            return f"lookup({self.argument} {'hash' if self.argument == 1 else 'hashes'})"
         if not isinstance(self.argument, tuple):
             return f"{self.verb}({self.argument})"
         more = ", ..." if len(self.argument) > _NAMED else ""
@@ -90,7 +97,8 @@ class Step:
     """What happened between two states."""
 
     index: int
-    verb: str  # "start", "allocate", "share", "free"; of tables "append", "truncate", "release"; or your own
+    verb: str  # "start", a call's verb, "hit", "miss"; of tables "append", "truncate", "release", "fork",
+    # "copy on write", "adopt"; or your own
     sequence: str | None  # the one that acted
     calls: tuple[Call, ...]  # the allocator calls it took, also the failed one
     copies: tuple[tuple[int, int], ...]  # (source, destination) blocks whose contents were copied
@@ -105,16 +113,16 @@ class Step:
 
     @property
     def shared(self) -> tuple[int, ...]:
-        """Blocks that got one more holder."""
-        return self._blocks("share")
+        """Blocks that got one more holder, also because a lookup found them."""
+        return self._blocks("share", "lookup")
 
     @property
     def returned(self) -> tuple[int, ...]:
         """Blocks that lost a holder; those with a ref count of 0 afterwards are free again."""
         return self._blocks("free")
 
-    def _blocks(self, verb: str) -> tuple[int, ...]:
-        return tuple(block for call in self.calls if call.verb == verb for block in _blocks_of(call))
+    def _blocks(self, *verbs: str) -> tuple[int, ...]:
+        return tuple(block for call in self.calls if call.verb in verbs for block in _blocks_of(call))
 
 
 class Recorder:
@@ -157,7 +165,9 @@ class Recorder:
     def __getattr__(self, name):
         if name == "allocator":  # not set yet, as while unpickling
             raise AttributeError(name)
-        return getattr(self.allocator, name)
+        value = getattr(self.allocator, name)
+        # Found here and not written above: an allocator without a cache must not seem to have one.
+        return {"lookup": self._lookup, "publish": self._publish}.get(name, value)
 
     # What the allocator does not know: sequences, and what belongs together.
 
@@ -180,8 +190,13 @@ class Recorder:
         return self._tables[name]
 
     @contextmanager
-    def step(self, verb: str, sequence: str | None = None, title: str = "") -> Iterator[None]:
-        """All calls inside are one step. A step inside a step is part of the outer one."""
+    def step(
+        self, verb: str, sequence: str | None = None, title: str = "", even_if_nothing: bool = True
+    ) -> Iterator[None]:
+        """All calls inside are one step. A step inside a step is part of the outer one.
+
+        even_if_nothing=False: no step if there was no call, no copy and no error.
+        """
         if self._open is not None:
             yield
             return
@@ -193,30 +208,46 @@ class Recorder:
             raise
         finally:
             done, self._open = self._open, None
-            state = self._state(done)
-            calls, copies = tuple(done.calls), tuple(done.copies)
-            caption = _caption(title, calls, copies, error, state)
-            self._steps.append(Step(len(self._steps), verb, sequence, calls, copies, error, caption, state))
+            if even_if_nothing or done.calls or done.copies or error:
+                self._record(done, verb, sequence, title, error)
 
     def copied(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Note that the contents of these (source, destination) blocks were copied."""
         with self.step("copy"):
             self._open.copies += [(int(source), int(destination)) for source, destination in pairs]
 
-    def _call(self, verb: str, argument):
+    def _record(self, done: "_OpenStep", verb: str, sequence: str | None, title: str, error: str | None) -> None:
+        state = self._state(done)
+        calls, copies = tuple(done.calls), tuple(done.copies)
+        cached = self._steps[-1].state.cached_blocks if self._steps else ()
+        caption = _caption(title, calls, copies, error, state, cached)
+        lookups = [call for call in calls if call.verb == "lookup" and call.error is None]
+        if verb == "lookup" and lookups:
+            verb = "hit" if any(map(_blocks_of, lookups)) else "miss"
+        self._steps.append(Step(len(self._steps), verb, sequence, calls, copies, error, caption, state))
+
+    def _lookup(self, hashes: Iterable[bytes]) -> list[int]:
+        hashes = list(hashes)
+        return self._call("lookup", hashes, told=len(hashes))
+
+    def _publish(self, block: int, block_hash: bytes):
+        return self._call("publish", block, block_hash, told=block)
+
+    def _call(self, verb: str, argument, *more, told=None):
+        """`told`: the argument as the call remembers it."""
         # Listed once: a generator could not be both passed on and remembered.
         argument = list(argument) if isinstance(argument, Iterable) else argument
         with self.step(verb):
             result = error = None
             try:
-                result = getattr(self.allocator, verb)(argument)
+                result = getattr(self.allocator, verb)(argument, *more)
             except BaseException as raised:
                 error = _words(raised)
                 raise
             finally:
-                call = Call(verb, _frozen(argument), _frozen(result), error)
+                call = Call(verb, _frozen(argument if told is None else told), _frozen(result), error)
                 self._open.calls.append(call)
-            change = -1 if verb == "free" else 1
+            change = {"free": -1, "publish": 0}.get(verb, 1)
             for block in _blocks_of(call):
                 if 0 <= block < self.num_blocks:
                     self._held[block] += change
@@ -233,6 +264,7 @@ class Recorder:
 
         order = _ask(lambda: self.allocator.free_blocks)
         order = _frozen(order) if isinstance(order, tuple) else None
+        cached = _ask(lambda: self.allocator.cached_free_blocks)
         return PoolState(
             num_blocks=self.num_blocks,
             block_size=self.block_size,
@@ -241,6 +273,7 @@ class Recorder:
             free_order_known=order is not None,
             num_free=_number(_ask(lambda: self.allocator.num_free)),
             sequences=tuple(table.state() for table in self._tables.values()),
+            cached_blocks=_frozen(cached) if isinstance(cached, tuple) else (),
         )
 
 
@@ -266,6 +299,27 @@ class RecordedTable:
     def free(self, allocator: Allocator | None = None) -> None:
         with self.recorder.step("release", self.name, f"{self.name} gives its blocks back"):
             return self.table.free(self.recorder)
+
+    def fork(self, allocator: Allocator | None = None, name: str | None = None) -> "RecordedTable":
+        """The child is recorded too. Without a `name` the first child of A is A2."""
+        if name is None:
+            name = next(name for i in count(2) if (name := f"{self.name}{i}") not in self.recorder._tables)
+        fork = self.table.fork  # a table without this verb is no step
+        with self.recorder.step("fork", name, f"{name} is forked from {self.name}"):
+            return self.recorder.table(name, fork(self.recorder), self.texts)
+
+    def copy_on_write(self, allocator: Allocator | None = None) -> list[tuple[int, int]]:
+        copy_on_write, title = self.table.copy_on_write, f"{self.name} is about to write into a block it shares"
+        with self.recorder.step("copy on write", self.name, title, even_if_nothing=False):
+            pairs = copy_on_write(self.recorder)
+            if pairs:
+                self.recorder.copied(pairs)
+            return pairs
+
+    def adopt(self, blocks: Iterable[int], num_tokens: int) -> None:
+        blocks = list(blocks)
+        with self.recorder.step("adopt", self.name, f"{self.name} starts with {_names(blocks)}"):
+            return self.table.adopt(blocks, num_tokens)
 
     def __getattr__(self, name):
         if name == "table":
@@ -356,31 +410,44 @@ def _words(error: BaseException) -> str:
 
 
 def _blocks_of(call: Call) -> tuple[int, ...]:
-    """The blocks a call moved; none if it failed."""
-    blocks = call.result if call.verb == "allocate" else call.argument
+    """The blocks a call moved or published; none if it failed."""
+    blocks = call.result if call.verb in ("allocate", "lookup") else call.argument
+    if call.verb == "publish":
+        blocks = (blocks,)
     return tuple(b for b in blocks if isinstance(b, int)) if call.error is None and isinstance(blocks, tuple) else ()
 
 
-def _caption(title: str, calls: tuple[Call, ...], copies, error: str | None, state: PoolState) -> str:
+def _caption(
+    title: str, calls: tuple[Call, ...], copies, error: str | None, state: PoolState, cached_before: tuple[int, ...]
+) -> str:
     """The step in words: "A appends 5 tokens. allocate(2) gives blocks 7 and 3."."""
     sentences = [title] if title else []
     for call in calls:
-        blocks = _blocks_of(call)
-        if call.error is not None:
-            sentences.append(f"{call} raises {call.error}")
-        elif call.verb == "allocate":
-            gives = _names(blocks) if isinstance(call.result, tuple) else repr(call.result)
-            sentences.append(f"{call} gives {gives}")
-        elif call.verb == "share":
-            sentences.append(f"{call} adds a holder to {_names(blocks)}")
-        else:
-            back = [b for b in blocks if 0 <= b < state.num_blocks and state.ref_counts[b] == 0]
-            now = f"{_names(back)} {'is' if len(back) == 1 else 'are'} free now" if back else "no block becomes free"
-            sentences.append(f"{call}: {now}")
+        sentences += _says(call, state, cached_before)
     sentences += [f"Block {source} is copied to block {destination}" for source, destination in copies]
     if error is not None and not any(call.error == error for call in calls):
         sentences.append(f"It raises {error}")
     return drawable(" ".join(sentence.rstrip(".") + "." for sentence in sentences))
+
+
+def _says(call: Call, state: PoolState, cached_before: tuple[int, ...]) -> list[str]:
+    blocks = _blocks_of(call)
+    if call.error is not None:
+        return [f"{call} raises {call.error}"]
+    if call.verb == "allocate":
+        lost = [block for block in blocks if block in cached_before]
+        evicted = [f"What {_names(lost)} held is evicted from the cache"] if lost else []
+        return [f"{call} gives {_names(blocks) if isinstance(call.result, tuple) else repr(call.result)}", *evicted]
+    if call.verb == "share":
+        return [f"{call} adds a holder to {_names(blocks)}"]
+    if call.verb == "lookup":
+        return [f"{call} finds {_names(blocks)}" if blocks else f"{call} finds nothing"]
+    if call.verb == "publish":
+        return [f"{call} tells the cache what {_names(blocks)} holds"]
+    back = [b for b in blocks if 0 <= b < state.num_blocks and state.ref_counts[b] == 0]
+    kept = [b for b in back if b in state.cached_blocks]
+    now = f"{_names(back)} {'is' if len(back) == 1 else 'are'} free now" if back else "no block becomes free"
+    return [f"{call}: {now}", *([f"The cache still knows what {_names(kept)} held"] if kept else [])]
 
 
 def _names(blocks) -> str:
