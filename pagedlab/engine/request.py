@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pagedlab.cache.allocator import whole_number
+from pagedlab.cache.block_hash import HashChain
 from pagedlab.cache.table import BlockTable
 
 
@@ -84,9 +85,13 @@ class Request:
         self.cpu_blocks: list[int] = []  # where its blocks lie while it is swapped out
         self.seats = whole_number("n", n, at_least=1)  # how many of max_num_seqs it takes: itself and forks to come
         self.arrival: int | None = None  # requests are numbered as they come; forks share the number
+        self.order: tuple[int, ...] | None = None  # its turn: queues are sorted by it, smallest first
         self.root_id = request_id  # the request this one was forked from, in the first place
         self.num_preemptions = 0
         self.num_cached_tokens = 0  # tokens of the prompt that were found in the prefix cache at first admission
+        self.hash_chain: HashChain | None = None  # of its full blocks, with a prefix cache
+        self.num_published_blocks = 0  # how many of them the prefix cache has been told of
+        self.parked_at: int | None = None  # its num_tokens when it was preempted with nothing to compute
 
     @property
     def num_tokens(self) -> int:
@@ -95,8 +100,17 @@ class Request:
 
     @property
     def num_new_tokens(self) -> int:
-        """Tokens still to be computed. 0: it was sampled, and its next token has not been chosen yet (beam search)."""
+        """Tokens still to be computed."""
         return self.num_prompt_tokens + len(self.output_token_ids) - self.num_computed_tokens
+
+    @property
+    def is_idle(self) -> bool:
+        """It has been sampled, and its next token has not been chosen yet: until then it needs no computing.
+
+        So it is with the beams of a search that wait for one of them. Preempted, they have nothing stored, and yet
+        recomputing them can wait until they have a next token.
+        """
+        return self.num_tokens in (self.num_computed_tokens, self.parked_at)
 
     @property
     def token_ids(self) -> list[int]:

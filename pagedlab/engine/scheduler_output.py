@@ -11,7 +11,7 @@ from pagedlab.engine.request import Request
 class SchedulerOutput:
     """One step: how many tokens each request computes, and what has to be moved in memory before.
 
-    The order matters, because a block can be given up and taken again within the step: first `swap_out`, then `swap_in`,
+    The order matters, because a block can be given up and taken again within a step: first `swap_out`, then `swap_in`,
     then `blocks_to_copy`, then the model.
     """
 
