@@ -1,5 +1,7 @@
 """The block table: positions to slots, all-or-nothing growth, and never more than one block half empty."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pagedlab.cache.accounting import blocks_needed
 from pagedlab.cache.allocator import BlockAllocator, OutOfBlocksError
-from pagedlab.cache.table import BlockTable, padded, slot_mapping
+from pagedlab.cache.table import BlockTable, SharedBlockError, padded, slot_mapping
 
 
 def test_figure_6_of_the_vllm_paper():
@@ -119,6 +121,96 @@ def test_a_block_has_at_least_one_slot(wrong):
         BlockTable(wrong)
 
 
+def test_figure_8_of_the_vllm_paper():
+    """Two samples of one prompt: the first to write copies the block they share, the second writes in place."""
+    allocator, a1 = BlockAllocator(8), BlockTable(4)
+    a1.append_tokens(7, allocator)
+    a2 = a1.fork(allocator)
+    assert (a2.blocks, a2.num_tokens, type(a2)) == ([0, 1], 7, BlockTable)
+    assert [allocator.ref_count(block) for block in a1.blocks] == [2, 2]
+    assert (a1.blocks_to_append(1, allocator), a2.blocks_to_append(1, allocator)) == (1, 1)
+    assert a1.copy_on_write(allocator) == [(1, 2)]
+    assert (a1.blocks, a2.blocks, a1.num_tokens) == ([0, 2], [0, 1], 7)
+    assert [allocator.ref_count(block) for block in (0, 1, 2)] == [2, 1, 1]
+    assert a2.copy_on_write(allocator) == [] and a2.blocks_to_append(1, allocator) == 0
+    assert a1.append_tokens(1, allocator) == a2.append_tokens(1, allocator) == []
+    assert a1.copy_on_write(allocator) == []  # the last block is full: the next token goes into a new one
+    assert (a1.append_tokens(1, allocator), a2.append_tokens(1, allocator)) == ([3], [4])
+
+
+def test_a_fork_goes_its_own_way():
+    allocator, parent = BlockAllocator(8), BlockTable(2)
+    parent.append_tokens(4, allocator)
+    child = parent.fork(allocator)
+    child.append_tokens(1, allocator)
+    assert (parent.blocks, child.blocks) == ([0, 1], [0, 1, 2])
+    parent.free(allocator)
+    assert child.slot_mapping(0, 5) == [0, 1, 2, 3, 4]
+    child.free(allocator)
+    assert allocator.num_free == 8
+    assert BlockTable(2).fork(allocator).blocks == []
+
+
+def test_a_shared_block_is_not_written():
+    allocator, parent = BlockAllocator(3), BlockTable(4)
+    parent.append_tokens(5, allocator)
+    child = parent.fork(allocator)
+    with pytest.raises(SharedBlockError, match=r"position 5 would be written into block 1, which has 2 holders"):
+        child.append_tokens(1, allocator)
+    assert (child.blocks, child.num_tokens, allocator.num_free) == ([0, 1], 5, 1)
+    assert child.append_tokens(0, allocator) == []  # nothing is written
+    assert child.blocks_to_append(0, allocator) == 0
+    parent.free(allocator)
+    assert child.append_tokens(1, allocator) == []  # the last holder
+
+
+def test_no_block_for_the_copy():
+    allocator, parent = BlockAllocator(2), BlockTable(4)
+    parent.append_tokens(5, allocator)
+    child = parent.fork(allocator)
+    with pytest.raises(OutOfBlocksError, match="1 blocks asked for, 0 of 2 are free"):
+        child.copy_on_write(allocator)
+    assert child.blocks == [0, 1] and [allocator.ref_count(block) for block in (0, 1)] == [2, 2]
+
+
+def test_a_block_that_was_cut_back_is_copied_too():
+    allocator, parent = BlockAllocator(4), BlockTable(4)
+    parent.append_tokens(8, allocator)
+    child = parent.fork(allocator)
+    child.truncate(6, allocator)
+    assert child.copy_on_write(allocator) == [(1, 2)]
+    assert parent.blocks == [0, 1] and parent.copy_on_write(allocator) == []
+
+
+def test_an_allocator_that_does_not_count_still_does_for_one_sequence():
+    class Bump:
+        next = 0
+
+        def allocate(self, n):
+            self.next += n
+            return list(range(self.next - n, self.next))
+
+    table, allocator = BlockTable(4), Bump()
+    table.append_tokens(5, allocator)
+    assert (table.blocks_to_append(4, allocator), table.copy_on_write(allocator)) == (1, [])
+    assert table.append_tokens(4, allocator) == [2]
+
+
+def test_a_table_adopts_blocks():
+    allocator, table = BlockAllocator(4), BlockTable(4)
+    table.adopt(np.array(allocator.allocate(2)), 8)
+    assert table.append_tokens(1, allocator) == [2]
+    with pytest.raises(ValueError, match="has 3 blocks already"):
+        table.adopt([3], 4)
+    empty = BlockTable(4)
+    with pytest.raises(ValueError, match="5 tokens take 2 blocks of 4 slots, not 1"):
+        empty.adopt([3], 5)
+    with pytest.raises(TypeError, match="a block id must be a whole number"):
+        empty.adopt([None], 4)
+    assert (empty.blocks, empty.num_tokens) == ([], 0)
+    empty.adopt([], 0)
+
+
 @settings(max_examples=50, stateful_step_count=30, deadline=None)
 class AWorkload(RuleBasedStateMachine):
     """Sequences come, grow, shrink and go. Between any two steps the tables and the allocator must agree."""
@@ -169,6 +261,101 @@ class AWorkload(RuleBasedStateMachine):
 
 
 TestAWorkload = AWorkload.TestCase
+
+
+@settings(max_examples=60, stateful_step_count=40, deadline=None)
+class AFamily(RuleBasedStateMachine):
+    """Sequences fork, write, are cut back and go. The model: each one's own list of tokens.
+
+    The pool's memory is a list per block. A block that is handed out is filled with NaN, which equals nothing.
+    """
+
+    @initialize(num_blocks=st.integers(1, 14), block_size=st.sampled_from([1, 2, 3, 16]))
+    def start(self, num_blocks, block_size):
+        self.allocator, self.block_size = BlockAllocator(num_blocks), block_size
+        self.memory = [[float("nan")] * block_size for _ in range(num_blocks)]
+        self.sequences = [(BlockTable(block_size), [])]
+        self.next_token = 0
+
+    def books(self, table):
+        counts = [self.allocator.ref_count(block) for block in range(self.allocator.num_blocks)]
+        return list(table.blocks), table.num_tokens, self.allocator.free_blocks, counts
+
+    @rule(which=st.integers(0, 9), n=st.integers(1, 20))
+    def write(self, which, n):
+        table, tokens = self.sequences[which % len(self.sequences)]
+        needed, before = table.blocks_to_append(n, self.allocator), self.books(table)
+        if needed > self.allocator.num_free:
+            with pytest.raises(OutOfBlocksError):
+                table.copy_on_write(self.allocator)
+                copied = self.books(table)
+                try:
+                    table.append_tokens(n, self.allocator)
+                except OutOfBlocksError:
+                    assert self.books(table) == copied
+                    self.copy(before[0], table.blocks)  # it has its own block now, and that one must be filled
+                    raise
+            return
+        pairs = table.copy_on_write(self.allocator)
+        assert len(pairs) <= 1
+        for source, destination in pairs:
+            assert before[0][-1] == source and table.blocks[-1] == destination
+        self.copy(before[0], table.blocks)
+        new = table.append_tokens(n, self.allocator)
+        assert len(pairs) + len(new) == needed == len(before[2]) - self.allocator.num_free
+        for block in new:
+            self.memory[block] = [float("nan")] * self.block_size
+        for slot in table.slot_mapping(len(tokens), len(tokens) + n):
+            self.memory[slot // self.block_size][slot % self.block_size] = self.next_token
+            tokens.append(self.next_token)
+            self.next_token += 1
+
+    def copy(self, old, new):
+        for source, destination in zip(old, new, strict=False):
+            if source != destination:
+                self.memory[destination] = list(self.memory[source])
+
+    @rule(which=st.integers(0, 9))
+    def forget_to_copy(self, which):
+        table, tokens = self.sequences[which % len(self.sequences)]
+        if table.num_tokens < table.capacity and self.allocator.ref_count(table.blocks[-1]) > 1:
+            before = self.books(table)
+            with pytest.raises(SharedBlockError):
+                table.append_tokens(1, self.allocator)
+            assert self.books(table) == before
+
+    @rule(which=st.integers(0, 9))
+    def fork(self, which):
+        table, tokens = self.sequences[which % len(self.sequences)]
+        self.sequences.append((table.fork(self.allocator), list(tokens)))
+
+    @rule(which=st.integers(0, 9), part=st.floats(0, 1))
+    def truncate(self, which, part):
+        table, tokens = self.sequences[which % len(self.sequences)]
+        del tokens[int(len(tokens) * part) :]
+        table.truncate(len(tokens), self.allocator)
+
+    @rule(which=st.integers(0, 9))
+    def free(self, which):
+        table, _ = self.sequences.pop(which % len(self.sequences))
+        table.free(self.allocator)
+        if not self.sequences:
+            self.sequences = [(table, [])]
+
+    @invariant()
+    def everyone_reads_their_own_tokens(self):
+        for table, tokens in self.sequences:
+            slots = table.slot_mapping(0, table.num_tokens)
+            assert [self.memory[slot // self.block_size][slot % self.block_size] for slot in slots] == tokens
+
+    @invariant()
+    def a_block_has_as_many_holders_as_tables_with_it(self):
+        held = Counter(block for table, _ in self.sequences for block in table.blocks)
+        blocks = range(self.allocator.num_blocks)
+        assert [self.allocator.ref_count(block) for block in blocks] == [held[block] for block in blocks]
+
+
+TestAFamily = AFamily.TestCase
 
 
 def test_padded():
