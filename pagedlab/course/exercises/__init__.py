@@ -20,6 +20,11 @@ MODULES = {
     "element_offset": "l04",
     "merge_partials": "l05",
     "paged_attention": "l05",
+    "fork_and_copy_on_write": "l06",
+    "prefix_hash_chain": "l06",
+    "prefix_cache": "l06",
+    "scheduler": "l07",
+    "chunked_prefill": "l07",
 }
 
 
