@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pagedlab.cache.allocator import Allocator, BlockAllocator, DoubleFreeError, OutOfBlocksError
 from pagedlab.cache.paged import PagedKVCache, PagedSequence
+from pagedlab.cache.prefix import PrefixCache, prefix_hash_chain
 from pagedlab.cache.recorder import Recorder
 from pagedlab.cache.table import BlockTable
 from pagedlab.errors import PagedLabError
@@ -413,3 +414,90 @@ def test_whatever_happens_the_last_state_is_the_allocators(make, calls):
         assert state.num_free == twin.num_free
         assert not state.free_order_known or state.free_blocks == twin.free_blocks
     assert len(recorder.steps) == 1 + len(calls)
+
+
+def test_a_fork_and_a_copy_on_write_are_one_step_each():
+    recorder = Recorder(BlockAllocator(6), block_size=4)
+    a = recorder.table("A", texts=["one", "two", "three", "four", "five", "six"])
+    a.append_tokens(6, recorder)
+    b = a.fork(recorder, name="B")
+    a2 = a.fork(recorder)
+    assert (b.name, a2.name, a.fork().name) == ("B", "A2", "A3")
+    assert b.copy_on_write(recorder) == [(1, 2)]
+    b.texts.append("other")
+    b.append_tokens(1, recorder)
+    last = recorder.steps[-1]
+    assert [sequence.texts[-1] for sequence in last.state.sequences[:2]] == ["six", "other"]
+    start, append, fork, _, _, write, _ = recorder.steps
+    assert [(step.verb, step.sequence) for step in (fork, write)] == [("fork", "B"), ("copy on write", "B")]
+    assert fork.shared == (0, 1) and fork.state.holders(1) == ("A", "B")
+    assert fork.caption == "B is forked from A. share([0, 1]) adds a holder to blocks 0 and 1."
+    assert (write.copies, write.taken, write.returned) == (((1, 2),), (2,), (1,))
+    assert write.caption == (
+        "B is about to write into a block it shares. allocate(1) gives block 2. free([1]): no block becomes free. "
+        "Block 1 is copied to block 2."
+    )
+
+
+def test_a_copy_on_write_with_nothing_to_do_is_no_step_and_a_failed_one_is():
+    recorder = Recorder(BlockAllocator(1), block_size=4)
+    a = recorder.table("A")
+    a.append_tokens(2)
+    assert a.copy_on_write() == [] and len(recorder.steps) == 2
+    b = a.fork()
+    with pytest.raises(OutOfBlocksError):
+        b.copy_on_write()
+    failed = recorder.steps[-1]
+    assert failed.verb == "copy on write" and failed.error.startswith("OutOfBlocksError") and failed.copies == ()
+    assert failed.state.holders(0) == ("A", "A2")
+
+
+def test_a_table_without_these_verbs_is_no_step():
+    class Plain:
+        blocks, num_tokens = [], 0
+
+    recorder = Recorder(BlockAllocator(1), block_size=4)
+    table = recorder.table("A", Plain())
+    for verb in (table.fork, table.copy_on_write):
+        with pytest.raises(AttributeError):
+            verb()
+    assert len(recorder.steps) == 1
+
+
+def test_hits_misses_and_what_the_cache_keeps():
+    recorder = Recorder(PrefixCache(BlockAllocator(3)), block_size=2)
+    hashes = prefix_hash_chain([1, 2, 3, 4], 2)
+    a = recorder.table("A")
+    a.append_tokens(4, recorder)
+    for block, block_hash in zip(a.blocks, hashes, strict=True):
+        recorder.publish(block, block_hash)
+    a.free(recorder)
+    b = recorder.table("B")
+    b.adopt(recorder.lookup(hashes[:1]), 2)
+    assert recorder.lookup(iter(prefix_hash_chain([5, 6], 2))) == []
+    b.append_tokens(4, recorder)
+    with pytest.raises(TypeError):
+        recorder.lookup([7])
+    steps = recorder.steps[1:]
+    assert [step.verb for step in steps] == [
+        *("append", "publish", "publish", "release", "hit", "adopt", "miss", "append", "lookup"),
+    ]
+    assert [step.caption for step in steps[2:8]] == [
+        "publish(1) tells the cache what block 1 holds.",
+        "A gives its blocks back. free([1, 0]): blocks 1 and 0 are free now. "
+        "The cache still knows what blocks 1 and 0 held.",
+        "lookup(1 hash) finds block 0.",
+        "B starts with block 0.",
+        "lookup(1 hash) finds nothing.",
+        "B appends 4 tokens. allocate(2) gives blocks 2 and 1. What block 1 held is evicted from the cache.",
+    ]
+    assert [step.state.cached_blocks for step in steps] == [(), (), (), (1, 0), (1,), (1,), (1,), (), ()]
+    assert steps[3].state.ref_counts == (0, 0, 0) and steps[3].state.free_blocks == (2, 1, 0)
+    assert (steps[4].shared, steps[4].state.ref_counts) == ((0,), (1, 0, 0))
+    assert steps[-1].error.startswith("TypeError: a block's hash is bytes")
+    assert pickle.loads(pickle.dumps(recorder.steps)) == recorder.steps
+
+
+def test_a_recorded_allocator_has_a_cache_only_if_it_had_one():
+    assert not hasattr(Recorder(BlockAllocator(1)), "lookup")
+    assert hasattr(Recorder(PrefixCache(BlockAllocator(1))), "lookup")
