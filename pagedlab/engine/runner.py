@@ -117,7 +117,7 @@ class Batch:
         for request, start, end in zip(
             self.requests, num_stored.tolist(), (num_stored + num_new).tolist(), strict=True
         ):
-            token_ids += _tokens(request, start, end)
+            token_ids += request.tokens(start, end)
             if end == request.num_tokens:
                 last_rows.append(len(token_ids) - 1)
                 self.sampling.append(request)
@@ -126,13 +126,6 @@ class Batch:
         self.positions, self.slot_mapping = torch.from_numpy(positions), torch.from_numpy(slots)
         self.block_tables, self.seq_lens = torch.from_numpy(tables), torch.from_numpy(num_stored + num_new)
         self.query_start_loc = torch.from_numpy(starts)
-
-
-def _tokens(request: Request, start: int, end: int) -> Sequence[int]:
-    """Tokens `start` to `end - 1` of prompt and output. A decode step does not touch the prompt, however long it is."""
-    num_prompt = len(request.prompt_token_ids)
-    output = request.output_token_ids[max(0, start - num_prompt) : max(0, end - num_prompt)]
-    return output if start >= num_prompt else [*request.prompt_token_ids[start:end], *output]
 
 
 def _padded_tables(requests: Sequence[Request], seq_lens: np.ndarray, block_size: int) -> np.ndarray:
