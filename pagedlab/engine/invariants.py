@@ -119,6 +119,9 @@ def _check_queues(queues: dict[str, list[Request]], everyone: list[Request]) -> 
             raise InvariantError(10, f"{_name(request)} is in a queue")
         if id(request) not in running and (blocks := _blocks(request)):
             raise InvariantError(10, f"{_name(request)} does not run and holds blocks {blocks}")
+        if id(request) not in running and id(request) not in swapped and places[id(request)]:
+            if request.num_computed_tokens:
+                raise InvariantError(10, f"{_name(request)} holds nothing, and yet has {_counts(request)}")
         if id(request) not in swapped and request.cpu_blocks:
             raise InvariantError(10, f"{_name(request)} is not swapped out and holds CPU blocks {request.cpu_blocks}")
 

@@ -232,10 +232,10 @@ class Scheduler:
                 self._grow(request, num_tokens, output)
 
     def _grow(self, request: Request, num_tokens: int, output: SchedulerOutput) -> None:
-        """Schedule `num_tokens` of a running request, unless it has to make room itself."""
+        """Schedule `num_tokens` of a running request. The last of the order makes room; that may be this one itself."""
         table, allocator = request.table, self.allocator
         while (needed := table.blocks_to_append(num_tokens, allocator)) > allocator.num_free:
-            victim = self._victim(request, output)
+            victim = self.running[-1]  # its turn in this step has not come yet
             self._preempt(victim, output)
             if victim is request:
                 return
@@ -243,18 +243,6 @@ class Scheduler:
             output.blocks_to_copy += table.copy_on_write(allocator)
         output.new_blocks += table.append_tokens(num_tokens, allocator)
         output.scheduled.append((request, num_tokens))
-
-    def _victim(self, request: Request, output: SchedulerOutput) -> Request:
-        """Who makes room for `request`: the last of the order, be it this one. Its turn in this step has not come yet.
-
-        But if this one is the last, and nobody has been scheduled so far, all others are idle or without a share of the
-        budget. Then the last of them goes: a step that only preempts would get nobody any further.
-        """
-        if self.running[-1] is not request or output.scheduled:
-            return self.running[-1]
-        if len(self.running) == 1:
-            raise StuckError(request, self.allocator.num_free, self.num_blocks)
-        return self.running[-2]
 
     def _preempt(self, request: Request, output: SchedulerOutput, swap: bool = True) -> None:
         """All its blocks or none: a sequence is read as a whole, so a part of it would be of no use."""
@@ -276,7 +264,7 @@ class Scheduler:
         if request.is_idle:
             request.parked_at = request.num_tokens
         self._free(request)
-        request.num_computed_tokens = request.num_published_blocks = 0
+        request.num_computed_tokens = 0
         request.status = RequestStatus.PREEMPTED
         insort(self.waiting, request, key=_by_turn)
 
@@ -330,9 +318,10 @@ class Scheduler:
         return True
 
     def _make_room_for_the_first_in_line(self, output: SchedulerOutput) -> None:
-        """Everybody who runs is idle: if one in line is not, they go until it can come in.
+        """Nobody who runs has got anything, so they go, the last ones first, until the first in line can come in.
 
-        So it is if all beams of a search have been sampled but the one that is in line.
+        Two ways lead here. All beams of a search have been sampled but the one in line, so those that run are idle. Or
+        the only one with a share of the budget lacked a block and was the last of the order: it is in line itself now.
         """
         request = self._first_in_line()
         if request is None:

@@ -52,7 +52,7 @@ def _server(rng: random.Random) -> Server:
     block_size = rng.choice([1, 2, 3, 16])
     chunked = rng.random() < 0.7
     return Server(
-        num_blocks=rng.randint(1, 12) if block_size > 3 else rng.randint(4, 24),
+        num_blocks=rng.randint(1, 6) if block_size > 3 else rng.randint(8, 24),
         block_size=block_size,
         prefix_cache=rng.random() < 0.5,
         num_cpu_blocks=rng.choice([None, None, 0, 3, 12, 24]),
@@ -70,7 +70,7 @@ def _prompts(rng: random.Random) -> list[list[int]]:
 
 
 def _add(server: Server, rng: random.Random, shared: list[list[int]], happened: Counter) -> None:
-    prompt = rng.choice(shared)[: rng.randint(0, 20)] + [rng.randrange(5) for _ in range(rng.randint(1, 4))]
+    prompt = rng.choice(shared)[: rng.randint(0, 14)] + [rng.randrange(5) for _ in range(rng.randint(1, 4))]
     extra_keys = rng.choice([None, None, [(("cache_salt", "a"),)], [(), (("image", b"cat"),)]])
     try:
         request = server.add(
@@ -80,7 +80,7 @@ def _add(server: Server, rng: random.Random, shared: list[list[int]], happened: 
             seed=rng.randrange(3) * 100,
             priority=rng.randint(0, 2),
             extra_keys=extra_keys,
-            n=rng.choice([1, 1, 1, 2, 3]),
+            n=min(rng.choice([1, 1, 1, 2, 3]), server.scheduler.max_num_seqs),
         )
     except NeverFitsError:
         happened["rejected"] += 1
