@@ -16,6 +16,7 @@ Wrong shapes and numbers are a ValueError, a block or slot outside the pool an I
 Checks come first: nothing is written by a call that fails.
 """
 
+import functools
 import importlib
 import math
 
@@ -26,8 +27,11 @@ from pagedlab.cache.allocator import whole_number
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
-BACKENDS = {"torch": "pagedlab.kernels.reference"}
+BACKENDS = {"torch": "pagedlab.kernels.reference", "cpu": "pagedlab.kernels.cpu"}
 """Name to module. A module has one function an operation; it is imported when first used."""
+
+AUTO: str | None = None
+"""What "auto" means. None: "cpu", compiled loops, where numba works, and "torch" elsewhere."""
 
 
 def kv_write(keys, values, key_cache, value_cache, slot_mapping, backend: str = "auto") -> None:
@@ -146,10 +150,21 @@ def resolve(name: str = "auto"):
 
     They take the arguments of the functions here, in order, tables and lengths as int64 tensors, `scale` given.
     """
-    name = "torch" if name == "auto" else name
+    if name == "auto":
+        name = AUTO or ("cpu" if _compiled_loops_work() else "torch")
     if name not in BACKENDS:
         raise ValueError(f"backend {name!r} is not one of 'auto', {', '.join(map(repr, BACKENDS))}")
     return importlib.import_module(BACKENDS[name])
+
+
+@functools.cache
+def _compiled_loops_work() -> bool:
+    """Numba may be missing, or not know this Python or this processor. Then torch does everything."""
+    try:
+        importlib.import_module(BACKENDS["cpu"]).try_out()
+    except Exception:
+        return False
+    return True
 
 
 def _check_batch(q, key_cache, value_cache, block_tables, seq_lens):

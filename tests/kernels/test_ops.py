@@ -1,4 +1,4 @@
-"""The torch operations on paged keys and values, against plain softmax attention in float64."""
+"""The operations on paged keys and values, by every backend, against plain softmax attention in float64."""
 
 import pytest
 import torch
@@ -11,6 +11,8 @@ from pagedlab.kernels import ops
 from tests.kernels.pages import dense, dense_decode, make_pages, random_queries
 
 DTYPES = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}  # and how far off a result may be
+
+every_backend = pytest.mark.parametrize("backend", list(ops.BACKENDS))
 
 layouts = st.fixed_dictionaries(
     {
@@ -27,46 +29,50 @@ layouts = st.fixed_dictionaries(
 )
 
 
+@every_backend
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 40) | st.integers(125, 135), max_size=4), st.sampled_from([1, 2, 3, 5, 7, 24]), layouts)
-def test_paged_decode(seq_lens, group_size, layout):
+def test_paged_decode(backend, seq_lens, group_size, layout):
     pages = make_pages(seq_lens, **layout)
     q = random_queries(len(seq_lens), layout["num_kv_heads"] * group_size, layout["head_dim"], dtype=layout["dtype"])
-    out = ops.paged_decode(q, *pages.attention_args())
+    out = ops.paged_decode(q, *pages.attention_args(), backend=backend)
     assert (out.shape, out.dtype) == (q.shape, q.dtype)
     torch.testing.assert_close(out.double(), dense_decode(q, pages), atol=DTYPES[q.dtype], rtol=1e-2)
 
 
+@every_backend
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30) | st.integers(120, 135)), max_size=3),
     st.sampled_from([1, 3, 4]),
     layouts,
 )
-def test_paged_prefill(sequences, group_size, layout):
+def test_paged_prefill(backend, sequences, group_size, layout):
     """Each sequence is (new tokens, tokens before them)."""
     pages = make_pages([new + before for new, before in sequences], **layout)
     starts = torch.tensor([0, *(new for new, _ in sequences)]).cumsum(0)
     num_heads = layout["num_kv_heads"] * group_size
     q = random_queries(int(starts[-1]), num_heads, layout["head_dim"], dtype=layout["dtype"])
-    out = ops.paged_prefill(q, *pages.attention_args(), starts)
+    out = ops.paged_prefill(q, *pages.attention_args(), starts, backend=backend)
     assert (out.shape, out.dtype) == (q.shape, q.dtype)
     for i, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
         right = dense(q[start:end].transpose(0, 1), pages.keys[i], pages.values[i]).transpose(0, 1)
         torch.testing.assert_close(out[start:end].double(), right, atol=DTYPES[q.dtype], rtol=1e-2)
 
 
-def test_decode_is_prefill_of_one_token():
+@every_backend
+def test_decode_is_prefill_of_one_token(backend):
     pages = make_pages([1, 9, 200], block_size=3)
     q = random_queries(3, 6, 8)
-    decoded = ops.paged_decode(q, *pages.attention_args())
-    prefilled = ops.paged_prefill(q, *pages.attention_args(), [0, 1, 2, 3])
+    decoded = ops.paged_decode(q, *pages.attention_args(), backend=backend)
+    prefilled = ops.paged_prefill(q, *pages.attention_args(), [0, 1, 2, 3], backend=backend)
     torch.testing.assert_close(decoded, prefilled, atol=1e-6, rtol=1e-5)
 
 
+@every_backend
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=4), layouts)
-def test_write_then_gather(seq_lens, layout):
+def test_write_then_gather(backend, seq_lens, layout):
     """What is written through slots comes back through the table, and nothing else is touched."""
     pages = make_pages(seq_lens, **layout)
     block_size, dtype = layout["block_size"], layout["dtype"]
@@ -80,38 +86,43 @@ def test_write_then_gather(seq_lens, layout):
         # Skipped tokens in between: they hold numbers that must not turn up anywhere.
         padded_slots = [slot for pair in zip(slots, [-1] * length, strict=True) for slot in pair]
         new = [torch.stack([half, torch.full_like(half, 77)], 1).flatten(0, 1) for half in written]
-        ops.kv_write(*new, empty.key_cache, empty.value_cache, padded_slots)
-        keys, values = ops.gather_kv(empty.key_cache, empty.value_cache, table, length)
+        ops.kv_write(*new, empty.key_cache, empty.value_cache, padded_slots, backend=backend)
+        keys, values = ops.gather_kv(empty.key_cache, empty.value_cache, table, length, backend=backend)
         assert torch.equal(keys, pages.keys[i]) and torch.equal(values, pages.values[i])
         assert keys.dtype == values.dtype == dtype
     torch.testing.assert_close(empty.key_cache, pages.key_cache, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(empty.value_cache, pages.value_cache, rtol=0, atol=0, equal_nan=True)
 
 
-def test_copy_blocks():
+@every_backend
+def test_copy_blocks(backend):
     pages = make_pages([9, 5], interleaved=True)
     before = pages.key_cache.clone(), pages.value_cache.clone()
     source, other = pages.block_tables[0, :2].tolist()
     free = [block for block in range(len(before[0])) if block not in pages.block_tables.flatten().tolist()]
-    ops.copy_blocks(pages.key_cache, pages.value_cache, [(source, free[0]), (source, free[1]), (other, free[2])])
+    ops.copy_blocks(
+        pages.key_cache, pages.value_cache, [(source, free[0]), (source, free[1]), (other, free[2])], backend=backend
+    )
     for cache, old in zip((pages.key_cache, pages.value_cache), before, strict=True):
         expected = old.clone()
         expected[free[:2]], expected[free[2]] = old[source], old[other]
         torch.testing.assert_close(cache, expected, rtol=0, atol=0, equal_nan=True)
-    ops.copy_blocks(pages.key_cache, pages.value_cache, [])
+    ops.copy_blocks(pages.key_cache, pages.value_cache, [], backend=backend)
 
 
-def test_a_scale_of_ones_own():
+@every_backend
+def test_a_scale_of_ones_own(backend):
     pages, q = make_pages([13, 2]), random_queries(2, 4, 8)
     for scale in (0.0, 0.7):
-        out = ops.paged_decode(q, *pages.attention_args(), scale=scale)
+        out = ops.paged_decode(q, *pages.attention_args(), scale=scale, backend=backend)
         torch.testing.assert_close(out.double(), dense_decode(q, pages, scale), atol=2e-6, rtol=1e-4)
 
 
-def test_lists_do_as_well_as_tensors():
+@every_backend
+def test_lists_do_as_well_as_tensors(backend):
     pages, q = make_pages([5, 9]), random_queries(2, 2, 8)
-    out = ops.paged_decode(q, pages.key_cache, pages.value_cache, pages.block_tables.tolist(), [5, 9])
-    assert torch.equal(out, ops.paged_decode(q, *pages.attention_args()))
+    out = ops.paged_decode(q, pages.key_cache, pages.value_cache, pages.block_tables.tolist(), [5, 9], backend=backend)
+    assert torch.equal(out, ops.paged_decode(q, *pages.attention_args(), backend=backend))
 
 
 class LargestTensor(TorchDispatchMode):
@@ -135,8 +146,8 @@ def test_no_tensor_grows_with_the_context():
     for length in (300, 3000):
         pages, q = make_pages([length], head_dim=16), random_queries(1, 2, 16)
         with LargestTensor() as watch:
-            ops.paged_decode(q, *pages.attention_args())
-            ops.paged_prefill(q, *pages.attention_args(), [0, 1])
+            ops.paged_decode(q, *pages.attention_args(), backend="torch")
+            ops.paged_prefill(q, *pages.attention_args(), [0, 1], backend="torch")
         largest.append(watch.numel)
     assert largest[0] == largest[1] < 300 * 2 * 16
 
@@ -278,6 +289,6 @@ def test_a_type_that_attention_cannot_sum_is_refused_at_once():
 
 def test_an_unknown_backend():
     pages = make_pages([3])
-    with pytest.raises(ValueError, match="'cuda' is not one of 'auto', 'torch'"):
+    with pytest.raises(ValueError, match="'cuda' is not one of 'auto', 'torch', 'cpu'"):
         ops.gather_kv(pages.key_cache, pages.value_cache, pages.block_tables[0], 3, backend="cuda")
     assert ops.gather_kv(pages.key_cache, pages.value_cache, pages.block_tables[0], 3, backend="torch")

@@ -1,0 +1,364 @@
+"""The operations as compiled loops over the blocks: `reference.py`'s algorithm with nothing between it and the numbers.
+
+An item of work is one KV head of one sequence, with the query heads that share it: keys and values are read from the
+pool once for the whole group, a tile of tokens at a time, into a small float32 buffer that stays in the processor's
+first cache. Each tile updates three things a query: the largest score so far, the sum of the weights, and the weighted
+sum of the values. When the largest grows, what was summed before is scaled down to it.
+
+Tiles begin at multiples of `TILE_TOKENS` whatever the block size, and a long context is cut into pieces of
+`PIECE_TOKENS` whatever the number of threads. So a query's result depends on its sequence alone: to the last bit the
+same for any block size, any order of blocks, any neighbours in the batch, any chunks of a prompt.
+
+float32 and bfloat16 on the CPU; for everything else, and where numba is missing, `reference.py` does the work. Nothing
+is checked here: `ops.py` has done that.
+"""
+
+import numpy as np
+import torch
+from numba import carray, njit
+
+from pagedlab.kernels import reference
+from pagedlab.kernels.cpu_loops import (
+    add_values,
+    largest,
+    read_rows,
+    round_up,
+    score_by_columns,
+    score_by_rows,
+    to_weights,
+)
+from pagedlab.kernels.cpu_numbers import SEEN_AS, exp, write
+from pagedlab.kernels.cpu_threads import arguments_of, kernel, pointer, take
+
+TILE_TOKENS = 64
+PIECE_TOKENS = 512
+TILE_QUERIES = 16
+
+gather_kv, copy_blocks = reference.gather_kv, reference.copy_blocks  # copying is what torch does as fast
+
+Pages = arguments_of(
+    "Pages",
+    "keys key_block key_head key_token  values value_block value_head value_token  block_size head_dim num_kv_heads "
+    "tables table_row lens  q q_token q_head  out num_heads  starts tiles  parts part_lse num_pieces",
+    "scale",
+)
+"""Addresses, strides (in elements) and sizes, as in `ops.py`."""
+
+Writing = arguments_of(
+    "Writing",
+    "keys key_token key_head  values value_token value_head  slots  num_kv_heads head_dim block_size "
+    "key_cache to_key_block to_key_head to_key_token  value_cache to_value_block to_value_head to_value_token",
+)
+
+ANY = 1 << 60  # a length for memory that is reached through strides
+
+
+@njit
+def read_tile(pages, dtype, seq, kv_head, first, count, keys, values):
+    """Tokens `first` to `first + count - 1` of a sequence, from wherever its blocks lie, as float32 rows."""
+    key_cache = carray(pointer(pages.keys, dtype), (ANY,))
+    value_cache = carray(pointer(pages.values, dtype), (ANY,))
+    table = carray(pointer(pages.tables, np.int64), (ANY,))
+    done = 0
+    while done < count:
+        entry, offset = divmod(first + done, pages.block_size)
+        block = table[seq * pages.table_row + entry]
+        here = min(pages.block_size - offset, count - done)
+        start = block * pages.key_block + kv_head * pages.key_head + offset * pages.key_token
+        read_rows(key_cache, start, pages.key_token, here, keys[done:])
+        start = block * pages.value_block + kv_head * pages.value_head + offset * pages.value_token
+        read_rows(value_cache, start, pages.value_token, here, values[done:])
+        done += here
+
+
+@njit
+def see_tile(scores, values, count, maximum, weight_sum, value_sum):
+    """Add `count` scored tokens to what a query has seen. Returns its new maximum and sum of weights."""
+    new_maximum = max(maximum, largest(scores[:count]))
+    if new_maximum > maximum:
+        shrink = exp(maximum - new_maximum)
+        weight_sum *= shrink
+        for d in range(len(value_sum)):
+            value_sum[d] *= shrink
+    weight_sum += to_weights(scores[:count], new_maximum)
+    scores[count : round_up(count)] = 0
+    add_values(scores, values, count, value_sum)
+    return new_maximum, weight_sum
+
+
+@njit
+def write_row(out, start, value_sum, weight_sum):
+    """The weighted mean of the values, rounded to the type of `out`. Zeros for a query that saw nothing."""
+    row = out[start : start + len(value_sum)]
+    share = np.float32(1) / weight_sum if weight_sum != 0 else np.float32(0)
+    for d in range(len(value_sum)):
+        write(row, d, value_sum[d] * share)
+
+
+@njit
+def decode(arguments, dtype):
+    """Items are pieces of the context of one KV head of one sequence; all query heads of the group go together."""
+    pages = carray(arguments, 1)[0]
+    q, out = carray(pointer(pages.q, dtype), (ANY,)), carray(pointer(pages.out, dtype), (ANY,))
+    lens = carray(pointer(pages.lens, np.int64), (ANY,))
+    parts, part_lse = (
+        carray(pointer(pages.parts, np.float32), (ANY,)),
+        carray(pointer(pages.part_lse, np.float32), (ANY,)),
+    )
+    group_size, head_dim = pages.num_heads // pages.num_kv_heads, pages.head_dim
+    keys = np.empty((TILE_TOKENS + 3, head_dim), np.float32)
+    values = np.empty((TILE_TOKENS + 3, head_dim), np.float32)
+    queries = np.empty((round_up(group_size), head_dim), np.float32)
+    value_sums = np.empty((group_size, head_dim), np.float32)
+    maxima, weight_sums = np.empty(group_size, np.float32), np.empty(group_size, np.float32)
+    scores = np.empty(TILE_TOKENS, np.float32)
+    scale = np.float32(pages.scale)
+
+    while True:
+        item = take(arguments)
+        if item >= pages.num_items:
+            break
+        item, piece = divmod(item, pages.num_pieces)
+        seq, kv_head = divmod(item, pages.num_kv_heads)
+        start, end = piece * PIECE_TOKENS, min((piece + 1) * PIECE_TOKENS, lens[seq])
+        if start >= end and piece > 0:
+            continue
+        head = kv_head * group_size
+        read_rows(q, seq * pages.q_token + head * pages.q_head, pages.q_head, group_size, queries)
+        value_sums[:], weight_sums[:], maxima[:] = 0, 0, -np.inf
+        for first in range(start, end, TILE_TOKENS):
+            count = min(TILE_TOKENS, end - first)
+            read_tile(pages, dtype, seq, kv_head, first, count, keys, values)
+            for g in range(group_size):
+                score_by_rows(queries[g], keys, count, scale, scores)
+                maxima[g], weight_sums[g] = see_tile(scores, values, count, maxima[g], weight_sums[g], value_sums[g])
+        for g in range(group_size):
+            row = seq * pages.num_heads + head + g
+            if lens[seq] <= PIECE_TOKENS:
+                write_row(out, row * head_dim, value_sums[g], weight_sums[g])
+            else:
+                row = row * pages.num_pieces + piece
+                write_row(parts, row * head_dim, value_sums[g], weight_sums[g])
+                part_lse[row] = maxima[g] + np.log(weight_sums[g])
+
+
+@njit
+def merge(arguments, dtype):
+    """Items are query heads: the pieces of a long context become one result, each by its share of the weights."""
+    pages = carray(arguments, 1)[0]
+    out, lens = carray(pointer(pages.out, dtype), (ANY,)), carray(pointer(pages.lens, np.int64), (ANY,))
+    parts, part_lse = (
+        carray(pointer(pages.parts, np.float32), (ANY,)),
+        carray(pointer(pages.part_lse, np.float32), (ANY,)),
+    )
+    value_sum = np.empty(pages.head_dim, np.float32)
+    while True:
+        item = take(arguments)
+        if item >= pages.num_items:
+            break
+        num_pieces = (lens[item // pages.num_heads] + PIECE_TOKENS - 1) // PIECE_TOKENS
+        if num_pieces < 2:
+            continue
+        first = item * pages.num_pieces
+        maximum = largest(part_lse[first : first + num_pieces])
+        value_sum[:], weight_sum = 0, np.float32(0)
+        for piece in range(first, first + num_pieces):
+            weight = exp(part_lse[piece] - maximum)
+            weight_sum += weight
+            for d in range(len(value_sum)):
+                value_sum[d] += weight * parts[piece * pages.head_dim + d]
+        write_row(out, item * pages.head_dim, value_sum, weight_sum)
+
+
+@njit
+def prefill(arguments, dtype):
+    """Items are up to `TILE_QUERIES` neighbouring tokens of one KV head of one sequence, each with its group."""
+    pages = carray(arguments, 1)[0]
+    q, out = carray(pointer(pages.q, dtype), (ANY,)), carray(pointer(pages.out, dtype), (ANY,))
+    lens, starts = carray(pointer(pages.lens, np.int64), (ANY,)), carray(pointer(pages.starts, np.int64), (ANY,))
+    tiles = carray(pointer(pages.tiles, np.int64), (ANY,))
+    group_size, head_dim = pages.num_heads // pages.num_kv_heads, pages.head_dim
+    width, rows = round_up(head_dim), TILE_QUERIES * group_size
+    keys = np.empty((TILE_TOKENS + 3, head_dim), np.float32)
+    values = np.empty((TILE_TOKENS + 3, head_dim), np.float32)
+    columns = np.zeros((width, TILE_TOKENS), np.float32)
+    queries = np.zeros((rows + 3, width), np.float32)
+    value_sums = np.empty((rows, head_dim), np.float32)
+    maxima, weight_sums = np.empty(rows, np.float32), np.empty(rows, np.float32)
+    scores = np.empty(TILE_TOKENS, np.float32)
+    scale = np.float32(pages.scale)
+
+    while True:
+        item = take(arguments)
+        if item >= pages.num_items:
+            break
+        item, kv_head = divmod(item, pages.num_kv_heads)
+        seq, token = tiles[2 * item], tiles[2 * item + 1]
+        num_tokens = min(TILE_QUERIES, starts[seq + 1] - token)
+        position = lens[seq] - (starts[seq + 1] - token)  # of the first query
+        head = kv_head * group_size
+        for i in range(num_tokens):
+            start = (token + i) * pages.q_token + head * pages.q_head
+            read_rows(q, start, pages.q_head, group_size, queries[i * group_size :, :head_dim])
+        value_sums[:], weight_sums[:], maxima[:] = 0, 0, -np.inf
+        end = position + num_tokens
+        for first in range(0, end, TILE_TOKENS):
+            count = min(TILE_TOKENS, end - first)
+            read_tile(pages, dtype, seq, kv_head, first, count, keys, values)
+            for t in range(count):
+                for d in range(head_dim):
+                    columns[d, t] = keys[t, d]
+            for i in range(max(0, first - position), num_tokens):
+                visible = min(count, position + i - first + 1)
+                for r in range(i * group_size, (i + 1) * group_size):
+                    score_by_columns(queries[r], columns, scale, scores)
+                    maxima[r], weight_sums[r] = see_tile(
+                        scores, values, visible, maxima[r], weight_sums[r], value_sums[r]
+                    )
+        for i in range(num_tokens):
+            for g in range(group_size):
+                r = i * group_size + g
+                start = ((token + i) * pages.num_heads + head + g) * head_dim
+                write_row(out, start, value_sums[r], weight_sums[r])
+
+
+@njit
+def write_tokens(arguments, dtype):
+    """Items are tokens: each key and value goes into its slot, unless that is -1."""
+    a = carray(arguments, 1)[0]
+    keys, values = carray(pointer(a.keys, dtype), (ANY,)), carray(pointer(a.values, dtype), (ANY,))
+    key_cache, value_cache = carray(pointer(a.key_cache, dtype), (ANY,)), carray(pointer(a.value_cache, dtype), (ANY,))
+    slots = carray(pointer(a.slots, np.int64), (ANY,))
+    while True:
+        token = take(arguments)
+        if token >= a.num_items:
+            break
+        if slots[token] < 0:
+            continue
+        block, offset = divmod(slots[token], a.block_size)
+        for head in range(a.num_kv_heads):
+            to = block * a.to_key_block + head * a.to_key_head + offset * a.to_key_token
+            start = token * a.key_token + head * a.key_head
+            key_cache[to : to + a.head_dim] = keys[start : start + a.head_dim]
+            to = block * a.to_value_block + head * a.to_value_head + offset * a.to_value_token
+            start = token * a.value_token + head * a.value_head
+            value_cache[to : to + a.head_dim] = values[start : start + a.head_dim]
+
+
+@kernel(Pages)
+def decode_float32(arguments):
+    decode(arguments, np.float32)
+
+
+@kernel(Pages)
+def decode_bfloat16(arguments):
+    decode(arguments, np.uint16)
+
+
+@kernel(Pages)
+def merge_float32(arguments):
+    merge(arguments, np.float32)
+
+
+@kernel(Pages)
+def merge_bfloat16(arguments):
+    merge(arguments, np.uint16)
+
+
+@kernel(Pages)
+def prefill_float32(arguments):
+    prefill(arguments, np.float32)
+
+
+@kernel(Pages)
+def prefill_bfloat16(arguments):
+    prefill(arguments, np.uint16)
+
+
+@kernel(Writing)
+def write_float32(arguments):
+    write_tokens(arguments, np.float32)
+
+
+@kernel(Writing)
+def write_bfloat16(arguments):
+    write_tokens(arguments, np.uint16)
+
+
+def compiled(*tensors) -> bool:
+    """Whether these tensors are what the kernels read: on the CPU, a dtype they know, each row in one piece."""
+    return all(x.dtype in SEEN_AS and x.device.type == "cpu" and x.stride(-1) == 1 for x in tensors)
+
+
+def kv_write(keys, values, key_cache, value_cache, slot_mapping) -> None:
+    if not compiled(keys, values, key_cache, value_cache):
+        return reference.kv_write(keys, values, key_cache, value_cache, slot_mapping)
+    num_tokens, num_kv_heads, head_dim = keys.shape
+    slots = slot_mapping.long().contiguous()
+    arguments = Writing(
+        *(0, num_tokens),
+        *(keys.data_ptr(), *keys.stride()[:2], values.data_ptr(), *values.stride()[:2], slots.data_ptr()),
+        *(num_kv_heads, head_dim, key_cache.shape[2]),
+        *(key_cache.data_ptr(), *key_cache.stride()[:3], value_cache.data_ptr(), *value_cache.stride()[:3]),
+    )
+    chosen = write_float32 if keys.dtype == torch.float32 else write_bfloat16
+    chosen.run(arguments, torch.get_num_threads() if num_tokens >= 64 else 1)
+
+
+def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale):
+    if not compiled(key_cache, value_cache):
+        return reference.paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale)
+    num_seqs, num_heads, _ = q.shape
+    pages, out, _used = _pages(q, key_cache, value_cache, block_tables, seq_lens, scale)
+    longest = int(seq_lens.max()) if num_seqs else 0
+    pages.num_pieces = max(1, -(-longest // PIECE_TOKENS))
+    pages.num_items = num_seqs * pages.num_kv_heads * pages.num_pieces
+    if pages.num_pieces > 1:
+        part_lse = torch.empty(num_seqs, num_heads, pages.num_pieces)
+        parts = torch.empty(num_seqs, num_heads, pages.num_pieces, pages.head_dim)
+        pages.part_lse, pages.parts = part_lse.data_ptr(), parts.data_ptr()
+    plain = q.dtype == torch.float32
+    (decode_float32 if plain else decode_bfloat16).run(pages, torch.get_num_threads())
+    if pages.num_pieces > 1:
+        pages.next_item, pages.num_items = 0, num_seqs * num_heads
+        (merge_float32 if plain else merge_bfloat16).run(pages, 1)
+    return out
+
+
+def paged_prefill(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc, scale):
+    if not compiled(key_cache, value_cache):
+        return reference.paged_prefill(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc, scale)
+    pages, out, _used = _pages(q, key_cache, value_cache, block_tables, seq_lens, scale)
+    starts = query_start_loc.long().contiguous()
+    bounds = starts.tolist()
+    tiles = [
+        (seq, token)
+        for seq, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+        for token in range(start, end, TILE_QUERIES)
+    ]
+    tiles = torch.tensor(tiles[::-1], dtype=torch.int64)  # the latest first: they have the most to look at
+    pages.starts, pages.tiles, pages.num_items = starts.data_ptr(), tiles.data_ptr(), len(tiles) * pages.num_kv_heads
+    (prefill_float32 if q.dtype == torch.float32 else prefill_bfloat16).run(pages, torch.get_num_threads())
+    return out
+
+
+def _pages(q, key_cache, value_cache, block_tables, seq_lens, scale):
+    """What decode and prefill have in common: the arguments, the result to fill, and what must stay alive meanwhile."""
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    tables, lens = block_tables.long().contiguous(), seq_lens.long().contiguous()
+    out = torch.empty(q.shape, dtype=q.dtype)
+    _, num_kv_heads, block_size, head_dim = key_cache.shape
+    pages = Pages(
+        *(0, 0, key_cache.data_ptr(), *key_cache.stride()[:3], value_cache.data_ptr(), *value_cache.stride()[:3]),
+        *(block_size, head_dim, num_kv_heads, tables.data_ptr(), tables.shape[1], lens.data_ptr()),
+        *(q.data_ptr(), *q.stride()[:2], out.data_ptr(), q.shape[1]),
+    )
+    pages.scale = scale
+    return pages, out, (q, tables, lens)
+
+
+def try_out() -> None:
+    """Compile and run the smallest kernel. Raises whatever stands in the way."""
+    cache, new = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1)
+    kv_write(new, new, cache, cache, torch.zeros(1, dtype=torch.int64))
+    assert cache.item() == 1

@@ -1,0 +1,129 @@
+"""Compiled loops on torch's own threads.
+
+Numba turns Python loops into machine code, and has thread pools of its own to run them on. They are not used here:
+torch already keeps a team of OpenMP threads, which stay awake for a moment after each operation, and a second team on
+the same cores would wait for the first to fall asleep, dozens of times in every step. One of numba's pools also ends
+the process when it is used after a fork, another when two Python threads use it at once. So compiled code asks the same
+OpenMP library that torch asks, `GOMP_parallel(function, data, num_threads, 0)`, and `torch.set_num_threads` (or
+`OMP_NUM_THREADS`) decides for both.
+
+Work is cut into numbered items. A thread that has finished one takes the next number, so a thread that is held up does
+less. Every item is computed from start to end by one thread: results never depend on how many there are.
+"""
+
+import ctypes
+import functools
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+from numba import cfunc, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from pagedlab.paths import cache_dir
+
+
+def arguments_of(name: str, numbers: str, fractions: str = "") -> type[ctypes.Structure]:
+    """A C structure: the number of the next item, how many there are, and a kernel's own arguments.
+
+    numbers, fractions: names of int64 and of float64 fields. Addresses are numbers too.
+    """
+    fields = [(field, ctypes.c_int64) for field in ("next_item", "num_items", *numbers.split())]
+    fields += [(field, ctypes.c_double) for field in fractions.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+class Kernel:
+    """A function `(arguments *)` that takes items until there are no more. Compiled when it is first run.
+
+    The machine code is kept beside the source, or in `pagedlab.paths.cache_dir()` when that folder cannot be written.
+    """
+
+    def __init__(self, function, arguments: type[ctypes.Structure]):
+        self.function, self.arguments = function, arguments
+
+    @functools.cached_property
+    def compiled(self):
+        signature = types.void(types.CPointer(numba.from_dtype(np.dtype(self.arguments))))
+        with _said_if_slow(), _somewhere_to_keep_it(self.function):
+            return cfunc(signature, cache=True)(self.function)
+
+    def run(self, arguments: ctypes.Structure, num_threads: int) -> None:
+        """Let so many threads take items, this one among them. Returns when all are done."""
+        num_threads = min(num_threads, arguments.num_items)
+        if num_threads > 1 and (in_parallel := openmp()):
+            in_parallel(self.compiled.address, ctypes.byref(arguments), num_threads, 0)
+        elif num_threads > 0:
+            self.compiled.ctypes(ctypes.byref(arguments))
+
+
+def kernel(arguments: type[ctypes.Structure]):
+    """Make a kernel of the function below, which must be one of a module (numba finds it by name)."""
+    return lambda function: Kernel(function, arguments)
+
+
+@functools.cache
+def openmp():
+    """`GOMP_parallel` of the library that torch itself is linked with, or None: then one thread does all items."""
+    folder = Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        try:
+            function = ctypes.CDLL(str(folder / name)).GOMP_parallel  # also looks in what that library is linked with
+        except (OSError, AttributeError):
+            continue
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        function.restype = None
+        return function
+    return None
+
+
+@intrinsic
+def take(typingctx, arguments):
+    """The number of the next item. No two threads get the same."""
+
+    def generate(context, builder, signature, args):
+        counter = builder.bitcast(args[0], cgutils.intp_t.as_pointer())
+        return builder.atomic_rmw("add", counter, cgutils.intp_t(1), "monotonic")
+
+    return types.int64(arguments), generate
+
+
+@intrinsic
+def pointer(typingctx, address, dtype):
+    """An address as a pointer to numbers of this type, for `numba.carray`."""
+
+    def generate(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(dtype.dtype)(address, dtype), generate
+
+
+@contextmanager
+def _said_if_slow():
+    """A line for whoever waits: this is done once, and never again on this machine."""
+    message = "pagedlab: compiling for this processor, once (up to half a minute)"
+    timer = threading.Timer(2.0, functools.partial(print, message, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _somewhere_to_keep_it(function):
+    folder = Path(function.__code__.co_filename).parent
+    before = numba.config.CACHE_DIR
+    if not before and not os.access(folder, os.W_OK):
+        numba.config.CACHE_DIR = str(cache_dir() / "numba")
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
