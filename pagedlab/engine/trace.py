@@ -60,7 +60,7 @@ class TraceStep:
 
 
 class ScheduleTrace:
-    """Steps as they were recorded."""
+    """The steps that were recorded. `len(trace)` is their number."""
 
     def __init__(self):
         self._steps: list[TraceStep] = []
@@ -69,6 +69,7 @@ class ScheduleTrace:
         self._over: set[object] = set()
         self._num_blocks = 0
         self.num_prompt_tokens: dict[object, int] = {}  # by request id
+        self.start = 0.0  # when the first step began, on the clock of `TraceStep.time`
         self.block_size: int | None = None  # slots a block, as soon as a table has said it
 
     @property
@@ -78,6 +79,19 @@ class ScheduleTrace:
     def __len__(self) -> int:
         return len(self._steps)
 
+    def __getitem__(self, part: slice) -> "ScheduleTrace":
+        """Some of its steps, `trace[100:200]`, as a trace to look at. The steps keep their numbers."""
+        if not isinstance(part, slice) or part.step not in (None, 1):
+            raise TypeError(f"trace[{part!r}]: a part of a trace is trace[start:stop]; one step is trace.steps[i]")
+        some = ScheduleTrace()
+        begin, end, _ = part.indices(len(self._steps))
+        some._steps = self._steps[begin:end]
+        some._arrivals, some.num_prompt_tokens = dict(self._arrivals), dict(self.num_prompt_tokens)
+        some.block_size, some._num_blocks = self.block_size, self._num_blocks
+        before = self._steps[begin - 1].time if begin else None
+        some.start = self.start if before is None else before
+        return some
+
     @property
     def requests(self) -> tuple:
         """The ids of all requests seen, in order of arrival."""
@@ -86,14 +100,25 @@ class ScheduleTrace:
             return tuple(seen)
         return tuple(sorted(seen, key=self._arrivals.get))
 
-    def record(self, requests: Iterable, output: object, allocator: object, time: float | None = None) -> TraceStep:
+    def record(
+        self,
+        requests: Iterable,
+        output: object,
+        allocator: object,
+        time: float | None = None,
+        start: float | None = None,
+    ) -> TraceStep:
         """Note one step, at its end: the tokens are computed, `num_computed_tokens` has grown, the finished have left.
 
         requests: all that are known, in any order; those that finished some steps ago may be among them or not.
         output: what `schedule()` returned: pairs (request, number of tokens), or an object with them as `.scheduled`
         (and perhaps `.preempted`); None for a step in which nothing ran.
         allocator: the pool's, for the number of blocks in use.
+        time: seconds now, on any clock. start: when this step began; of the first step only, it says where time begins
+        if that is not 0.
         """
+        if start is not None and not self._steps:
+            self.start = float(start)
         pairs = list(getattr(output, "scheduled", output) or ())
         scheduled: dict[object, int] = {}
         known = {_id(request): request for request in requests}
@@ -106,12 +131,14 @@ class ScheduleTrace:
             if hasattr(request, "request_id"):
                 known.setdefault(_id(request), request)
 
-        moments, given_back = {}, {}
+        moments, given_back, forks = {}, {}, {}
         for request_id, request in known.items():
             blocks = _blocks(request)
             before = self._last.get(request_id)
             if request_id in self._over and before is None:
                 continue  # long gone
+            if request_id not in self._arrivals and getattr(request, "root_id", request_id) != request_id:
+                forks[request_id] = request.root_id
             moment = self._moment(request, blocks, before, scheduled.get(request_id, 0), request_id in preempted)
             if before == moment:
                 moment = before  # most requests wait or hold what they held: kept once, not once a step
@@ -125,7 +152,7 @@ class ScheduleTrace:
         held = [known[request_id] for request_id, moment in moments.items() if moment.blocks]
         used, cached, total = self._pool(allocator, moments)
         slots = self._token_slots(held)
-        note = in_words(moments, given_back, self._step_before())
+        note = in_words(moments, given_back, self._step_before(), forks)
         step = TraceStep(len(self._steps), time, moments, used, cached, total, slots, note)
         self._steps.append(step)
         for request_id in [each for each, moment in moments.items() if each in self._over and not moment.blocks]:
@@ -221,7 +248,10 @@ class ScheduleTrace:
 
 
 def in_words(
-    moments: Mapping[object, Moment], given_back: Mapping[object, int], before: Mapping[object, Moment]
+    moments: Mapping[object, Moment],
+    given_back: Mapping[object, int],
+    before: Mapping[object, Moment],
+    forks: Mapping[object, object],
 ) -> str:
     """One step in words: who lost its place, who computes what, who is done. Those that go on waiting are not named."""
 
@@ -229,7 +259,7 @@ def in_words(
         blocks = given_back.get(request_id, 0)
         return f": {blocks} {'block' if blocks == 1 else 'blocks'} back" if blocks else ""
 
-    lost, prefill, over = [], [], []
+    lost, prefill, over = [f"{child} forked from {parent}" for child, parent in forks.items()], [], []
     for request_id, moment in moments.items():
         was = before.get(request_id)
         old = was.state if was else None

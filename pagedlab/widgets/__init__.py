@@ -8,6 +8,7 @@ from importlib import import_module
 _HOMES = {
     "BlockTableExplorer": "explorer",
     "ReservationMap": "reservation",
+    "Timeline": "timeline",
     "block_picture": "explorer_picture",
     "pool_state": "explorer_moment",
 }
