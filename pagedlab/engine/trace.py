@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pagedlab.cache.accounting import blocks_needed
+
 STATES = ("waiting", "prefill", "decode", "preempted", "swapped", "finished", "aborted")
 """What a request can be doing in a step. One that runs but got no token in this step is "waiting" (and has blocks)."""
 
@@ -143,8 +145,12 @@ class ScheduleTrace:
             if before == moment:
                 moment = before  # most requests wait or hold what they held: kept once, not once a step
             moments[request_id] = moment
-            if before and len(before.blocks) > len(blocks):
-                given_back[request_id] = len(before.blocks) - len(blocks)
+            self.block_size = self.block_size or getattr(getattr(request, "table", None), "block_size", None)
+            held_before = len(before.blocks) if before else 0
+            if moment.num_scheduled and not blocks and self.block_size:  # it grew in this step, and left at its end
+                held_before = max(held_before, blocks_needed(moment.num_computed, self.block_size))
+            if held_before > len(blocks):
+                given_back[request_id] = held_before - len(blocks)
             self._last[request_id] = moment
             if moment.finish_reason or moment.state in ("finished", "aborted"):
                 self._over.add(request_id)
@@ -229,15 +235,13 @@ class ScheduleTrace:
         return used, int(getattr(allocator, "num_cached_free", 0) or 0), self._num_blocks
 
     def _token_slots(self, requests: list) -> int:
-        tables = [(_blocks(request), *_stored(request)) for request in requests]
-        for _, _, block_size in tables:
-            self.block_size = self.block_size or block_size
-        every = [block for blocks, _, _ in tables for block in blocks]
+        tables = [(_blocks(request), _stored(request)) for request in requests]
+        every = [block for blocks, _ in tables for block in blocks]
         size = self.block_size
         if size is None or len(every) == len(set(every)):
-            return sum(num_tokens for _, num_tokens, _ in tables)
+            return sum(num_tokens for _, num_tokens in tables)
         filled: dict[int, int] = {}  # some are shared
-        for blocks, num_tokens, _ in tables:
+        for blocks, num_tokens in tables:
             for logical, block in enumerate(blocks):
                 has = max(0, min(size, num_tokens - logical * size))
                 filled[block] = max(filled.get(block, 0), has)
@@ -315,13 +319,10 @@ def _blocks(request) -> tuple[int, ...]:
     return tuple(blocks) if blocks else ()
 
 
-def _stored(request) -> tuple[int, int | None]:
-    """Tokens in its blocks, and slots a block."""
-    table = getattr(request, "table", None)
-    stored = getattr(table, "num_tokens", None)
-    if stored is None:
-        stored = getattr(request, "num_computed_tokens", 0)
-    return int(stored), getattr(table, "block_size", None)
+def _stored(request) -> int:
+    """Tokens in its blocks."""
+    stored = getattr(getattr(request, "table", None), "num_tokens", None)
+    return int(getattr(request, "num_computed_tokens", 0) if stored is None else stored)
 
 
 def _finish_reason(request) -> str | None:
