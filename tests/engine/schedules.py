@@ -78,7 +78,7 @@ def paged(
     return drive(scheduler, allocator, requests_of(lengths, same_prompt), **more)
 
 
-def static(lengths=TWELVE, num_blocks=64, block_size=4, batch=4, max_len=40, **more) -> ScheduleTrace:
+def static(lengths=TWELVE, num_blocks=64, block_size=4, batch=4, max_len=48, **more) -> ScheduleTrace:
     """A batch at a time with `max_len` slots for each; nobody leaves before the last is done."""
     allocator = BlockAllocator(num_blocks)
     scheduler = _StaticBatches(allocator, block_size, batch, max_len)

@@ -92,12 +92,12 @@ class TestTheCoursesScheduler:
         trace = static(TWELVE[:4])
         assert states(trace, "B") == "P" + 4 * "D" + 21 * "-"  # until D, the longest, is done
         assert trace.steps[10].moments["B"].finish_reason == "length"
-        assert len(trace.steps[10].moments["B"].blocks) == 10
+        assert len(trace.steps[10].moments["B"].blocks) == 12
         assert trace.steps[4].note == "A, B, C and D decode; B is done (length)"
         assert trace.steps[5].note == "A, C and D decode"
         assert trace.steps[25].note == (
-            "D decodes; A leaves: 10 blocks back; B leaves: 10 blocks back; C leaves: 10 blocks back; "
-            "D is done (length): 10 blocks back"
+            "D decodes; A leaves: 12 blocks back; B leaves: 12 blocks back; C leaves: 12 blocks back; "
+            "D is done (length): 12 blocks back"
         )
 
     def test_a_part_of_it(self):
