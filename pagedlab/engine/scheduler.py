@@ -225,6 +225,8 @@ class Scheduler:
     # Who runs already.
 
     def _schedule_running(self, output: SchedulerOutput) -> None:
+        if not self.running:
+            return
         requests = list(self.running)  # some may have to leave on the way
         wanted = [request.num_new_tokens for request in requests]
         for request, num_tokens in zip(requests, self._shares(wanted, self.max_num_batched_tokens), strict=True):
@@ -373,11 +375,8 @@ class Scheduler:
 
     def _shares(self, wanted: list[int], budget: int) -> list[int]:
         shares = self.split_budget(wanted, budget)
-        if shares is not wanted and (
-            len(shares) != len(wanted)
-            or sum(shares) > budget
-            or any(not 0 <= share <= most for share, most in zip(shares, wanted, strict=True))
-        ):
+        fits = len(shares) == len(wanted) and sum(shares) <= budget
+        if not fits or not all(0 <= share <= most for share, most in zip(shares, wanted, strict=True)):
             raise ValueError(f"split_budget gave {shares} for {wanted} and a budget of {budget}")
         return shares
 

@@ -56,6 +56,7 @@ def _server(rng: random.Random) -> Server:
         block_size=block_size,
         prefix_cache=rng.random() < 0.5,
         num_cpu_blocks=rng.choice([None, None, 0, 3, 12, 24]),
+        stop_below=30,
         max_num_seqs=rng.choice([1, 2, 4, 16]),
         max_num_batched_tokens=rng.choice([1, 2, 5, 16, 64]) if chunked else rng.choice([16, 32, 64]),
         chunked_prefill=chunked,

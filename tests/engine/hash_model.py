@@ -7,6 +7,8 @@ through the block table. Slots that hold nothing worth reading hold `POISON`, an
 `alone` says what a request must come to, with no scheduler, no blocks and no cache.
 """
 
+from zlib import crc32
+
 from pagedlab.cache.allocator import BlockAllocator
 from pagedlab.cache.prefix import PrefixCache
 from pagedlab.cache.swap import SwapBooks
@@ -17,7 +19,6 @@ from pagedlab.engine.scheduler_output import SchedulerOutput
 
 POISON = None
 VOCABULARY = 1000
-STOP_BELOW = 30  # tokens below this end an answer
 
 
 class Interrupted(Exception):
@@ -25,7 +26,7 @@ class Interrupted(Exception):
 
 
 def value_of(before: int, token: int, keys: tuple) -> int:
-    return hash((before, token, keys))
+    return hash((before, token, crc32(repr(keys).encode()) if keys else 0))  # of strings, `hash` is never the same
 
 
 def next_token(seed: int, values: list[int]) -> int:
@@ -37,15 +38,18 @@ def keys_at(request: Request, position: int, block_size: int) -> tuple:
     return tuple(keys[block]) if block < len(keys) else ()
 
 
-def alone(request: Request, block_size: int, inherited: list[int] = ()) -> list[int]:
-    """The output of this request with the world to itself. `inherited`: the tokens a fork began with."""
+def alone(request: Request, block_size: int, inherited: list[int] = (), stop_below: int = 0) -> list[int]:
+    """The output of this request with the world to itself. `inherited`: the tokens a fork began with.
+
+    stop_below: tokens smaller than this end an answer.
+    """
     output, values = list(inherited), []
     while True:
         for token in (request.prompt_token_ids + output)[len(values) :]:
             keys = keys_at(request, len(values), block_size)
             values.append(value_of(values[-1] if values else 0, token, keys))
         output.append(next_token(request.params, values))
-        if output[-1] < STOP_BELOW or len(output) >= request.max_tokens:
+        if output[-1] < stop_below or len(output) >= request.max_tokens:
             return output
 
 
@@ -101,8 +105,10 @@ class Server:
     `held`: ids of requests whose sampled tokens are kept in `pending` until `deliver`, as beams wait for each other.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_cache=False, num_cpu_blocks=None, **options):
-        self.block_size = block_size
+    def __init__(
+        self, num_blocks: int, block_size: int, *, prefix_cache=False, num_cpu_blocks=None, stop_below=0, **options
+    ):
+        self.block_size, self.stop_below = block_size, stop_below
         self.pool = BlockAllocator(num_blocks)
         self.allocator = PrefixCache(self.pool) if prefix_cache else self.pool
         if num_cpu_blocks is not None:
@@ -159,10 +165,10 @@ class Server:
         """The next token of a request has been chosen."""
         token = self.pending.pop(request.request_id)
         request.output_token_ids.append(token)
-        if token < STOP_BELOW or len(request.output_token_ids) >= request.max_tokens:
-            self.scheduler.finish(
-                request, RequestStatus.FINISHED_STOPPED if token < STOP_BELOW else RequestStatus.FINISHED_LENGTH
-            )
+        if token < self.stop_below:
+            self.scheduler.finish(request)
+        elif len(request.output_token_ids) >= request.max_tokens:
+            self.scheduler.finish(request, RequestStatus.FINISHED_LENGTH)
 
     def abort(self, request_id: str) -> None:
         for request in self.scheduler.abort(request_id):
@@ -191,7 +197,8 @@ class Server:
         if self.scheduler.swap_space is not None:
             assert self.scheduler.swap_space.num_free == self.scheduler.swap_space.num_blocks
         for request_id, request in self.requests.items():
-            check_output(request, expected := alone(request, self.block_size, self.inherited[request_id]))
+            expected = alone(request, self.block_size, self.inherited[request_id], self.stop_below)
+            check_output(request, expected)
             if request.status is not RequestStatus.FINISHED_ABORTED:
                 assert request.output_token_ids == expected
 
