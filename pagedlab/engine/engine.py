@@ -25,7 +25,7 @@ from pagedlab.cache.paged import PagedKVCache
 from pagedlab.cache.prefix import PrefixCache
 from pagedlab.cache.swap import SwapSpace
 from pagedlab.cache.table import BlockTable
-from pagedlab.engine import sampling
+from pagedlab.engine import invariants, sampling
 from pagedlab.engine.admission import make_request, token_ids
 from pagedlab.engine.beam import BeamGroup
 from pagedlab.engine.group import Choice, SequenceGroup
@@ -88,22 +88,15 @@ class Engine:
         check_invariants: bool = False,
         seed: int = 0,
     ):
-        allocator = allocator if allocator is not None else getattr(scheduler, "allocator", None)
+        if allocator is None:
+            allocator = getattr(scheduler, "allocator", None)
         if num_blocks is None:
             num_blocks = getattr(allocator, "num_blocks", None)
-        config, dtype, device = model.config, model.dtype, model.device
-        if num_blocks is None:
-            self.pool = PagedKVCache.from_bytes(config, kv_cache_memory, block_size, dtype, device)
-        else:
-            shape = config.num_hidden_layers, num_blocks, config.num_key_value_heads, block_size, config.head_dim
-            self.pool = PagedKVCache(*shape, dtype, device)
-
-        swap_space = getattr(scheduler, "swap_space", None)
+        self.pool = _make_pool(model, num_blocks, kv_cache_memory, block_size)
         if scheduler is None:
             allocator = BlockAllocator(self.pool.num_blocks) if allocator is None else allocator
             if enable_prefix_caching and not hasattr(allocator, "lookup"):
                 allocator = PrefixCache(allocator)
-            swap_space = SwapSpace(self.pool, num_cpu_blocks) if num_cpu_blocks else None
             scheduler = Scheduler(
                 allocator,
                 block_size,
@@ -114,12 +107,14 @@ class Engine:
                 policy=policy,
                 watermark=watermark,
                 preemption=preemption_mode,
-                swap_space=swap_space,
+                swap_space=SwapSpace(self.pool, num_cpu_blocks) if num_cpu_blocks else None,
                 table_class=table_class,
             )
+        elif allocator is None:
+            raise ValueError(f"{type(scheduler).__name__} has no attribute `allocator`: pass its allocator as well")
         self.model, self.tokenizer = model, tokenizer
         self.scheduler, self.allocator = scheduler, allocator
-        self.runner = ModelRunner(model, self.pool, backend, swap_space)
+        self.runner = ModelRunner(model, self.pool, backend, getattr(scheduler, "swap_space", None))
         self.trace = None
         self.clock = time.perf_counter
         self._checks_invariants = check_invariants
@@ -130,7 +125,7 @@ class Engine:
         self._left: list[Request] = []  # finished since the last step
         self._ids, self._num_added = itertools.count(), 0
         self._totals = EngineMetrics(self.pool.num_blocks, self.pool.block_size)
-        self._eos = {getattr(tokenizer, "eos_token_id", None), config.eos_token_id} - {None}
+        self._eos = {getattr(tokenizer, "eos_token_id", None), model.config.eos_token_id} - {None}
 
     @classmethod
     def load(cls, path: str | Path | None = None, dtype: torch.dtype = torch.bfloat16, **options) -> "Engine":
@@ -254,9 +249,7 @@ class Engine:
 
     def check_invariants(self) -> None:
         """InvariantError if the books do not balance: see `pagedlab.engine.invariants`."""
-        from pagedlab.engine.invariants import check_invariants
-
-        check_invariants(self.scheduler)
+        invariants.check_invariants(self.scheduler, allocator=self.allocator)
 
     # Coming and going.
 
@@ -317,8 +310,9 @@ class Engine:
             return
         with HeldInterrupt() as interrupt:
             started, moved = self.clock(), False
-            output = self._schedule()
+            output = SchedulerOutput.of(self.scheduler.schedule())
             try:
+                self._check(output)
                 self.runner.move(output)
                 moved = True
                 logits, requests = self.runner.execute(output.scheduled, interrupt.raise_if_any)
@@ -328,8 +322,8 @@ class Engine:
                 raise
             self._commit(output, chosen, offered, started)
 
-    def _schedule(self) -> SchedulerOutput:
-        output = SchedulerOutput.of(self.scheduler.schedule())
+    def _check(self, output: SchedulerOutput) -> None:
+        """A scheduler may be anybody's: no nonsense reaches the model."""
         if not output.scheduled and not output.preempted:
             raise PagedLabError(f"schedule() gave no request any tokens, but {len(self._groups)} are unfinished")
         for request, num_tokens in output.scheduled:
@@ -340,7 +334,8 @@ class Engine:
                     f"schedule() gave request {request.request_id!r} {num_tokens} tokens; it has "
                     f"{request.num_new_tokens} to compute"
                 )
-        return output
+        if self._checks_invariants:
+            invariants.check_step(self.scheduler, output, self.allocator)
 
     def _undo(self, output: SchedulerOutput, moved: bool) -> None:
         """The tokens of this step were not computed: the slots they were to have go back."""
@@ -429,10 +424,18 @@ class Engine:
             totals.num_preemptions += 1
 
 
+def _make_pool(model: Llama, num_blocks: int | None, memory: str | int, block_size: int) -> PagedKVCache:
+    if num_blocks is None:
+        return PagedKVCache.from_bytes(model.config, memory, block_size, model.dtype, model.device)
+    config = model.config
+    shape = config.num_hidden_layers, num_blocks, config.num_key_value_heads, block_size, config.head_dim
+    return PagedKVCache(*shape, model.dtype, model.device)
+
+
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A batch. One text is a batch of one, and so is one list of token ids."""
     if isinstance(prompts, str):
         return [prompts]
-    prompts = list(prompts)
+    prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
     is_one = bool(prompts) and all(isinstance(item, numbers.Integral) for item in prompts)
     return [prompts] if is_one else prompts
