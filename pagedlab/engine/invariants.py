@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 
 from pagedlab.cache.accounting import blocks_needed
 from pagedlab.cache.block_hash import prefix_hash_chain
+from pagedlab.cache.table import slot_mapping
 from pagedlab.engine.request import Request
 from pagedlab.engine.scheduler_output import SchedulerOutput
 from pagedlab.errors import PagedLabError
@@ -217,7 +218,7 @@ def _check_writes(output: SchedulerOutput, allocator) -> None:
     writer: dict[int, Request] = {}
     for request, num_tokens in output.scheduled:
         start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
-        for slot in request.table.slot_mapping(start, end):
+        for slot in slot_mapping(request.table.blocks, start, end, request.table.block_size):
             if slot in writer:
                 raise InvariantError(7, f"{_name(request)} and {_name(writer[slot])} both write to slot {slot}")
             writer[slot] = request
