@@ -33,6 +33,11 @@ class ModelRunner:
             raise ValueError(f"the model has {len(model.layers)} layers, the pool {pool.num_layers}")
         if pool.dtype != model.dtype:
             raise TypeError(f"the model computes in {model.dtype}, the pool holds {pool.dtype}")
+        heads, dim = model.config.num_key_value_heads, model.config.head_dim
+        if (pool.num_kv_heads, pool.head_dim) != (heads, dim):
+            raise ValueError(
+                f"the model has {heads} kv heads of {dim}, the pool {pool.num_kv_heads} of {pool.head_dim}"
+            )
         self.model, self.pool, self.swap_space = model, pool, swap_space
         self.backend = backend
         self._kernels = ops.resolve(backend)
