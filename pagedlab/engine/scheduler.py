@@ -273,18 +273,24 @@ class Scheduler:
     # Who comes in.
 
     def _admit_in_line(self, output: SchedulerOutput) -> None:
-        budget = self.max_num_batched_tokens - output.num_tokens
-        while budget > 0 and (request := self._first_in_line()) and self._admit(request, budget, output):
+        if not self.swapped and not self.waiting:
+            return
+        budget, seats = self.max_num_batched_tokens - output.num_tokens, self._free_seats()
+        while budget > 0 and (request := self._first_in_line()) and request.seats <= seats:
+            if not self._admit(request, budget, output):
+                break
             budget -= output.scheduled[-1][1]
+            seats -= request.seats
 
     def _first_in_line(self) -> Request | None:
         """While anybody is swapped out, nobody new comes in: the swap space need not be larger than the pool."""
         return next((request for request in chain(self.swapped, self.waiting) if not request.is_idle), None)
 
+    def _free_seats(self) -> int:
+        return self.max_num_seqs - sum(request.seats for request in self.running)
+
     def _admit(self, request: Request, budget: int, output: SchedulerOutput) -> bool:
         """Give a request a table and its first tokens, if there is room. If not, nothing has changed."""
-        if sum(map(attrgetter("seats"), self.running)) + request.seats > self.max_num_seqs:
-            return False
         swapped = request.status is RequestStatus.SWAPPED
         table = self.table_class(self.block_size)
         try:
@@ -328,7 +334,7 @@ class Scheduler:
         request = self._first_in_line()
         if request is None:
             return
-        while not self._admit(request, self.max_num_batched_tokens, output):
+        while request.seats > self._free_seats() or not self._admit(request, self.max_num_batched_tokens, output):
             if not self.running:
                 raise StuckError(request, self.allocator.num_free, self.num_blocks)
             self._preempt(self.running[-1], output)
