@@ -15,11 +15,12 @@ is checked here: `ops.py` has done that.
 
 import numpy as np
 import torch
-from numba import carray, njit
+from numba import carray
 
 from pagedlab.kernels import reference
 from pagedlab.kernels.cpu_loops import (
     add_values,
+    fetch_rows,
     largest,
     read_rows,
     round_up,
@@ -27,7 +28,7 @@ from pagedlab.kernels.cpu_loops import (
     score_by_rows,
     to_weights,
 )
-from pagedlab.kernels.cpu_numbers import SEEN_AS, exp, write
+from pagedlab.kernels.cpu_numbers import READABLE, compiled, exp, write
 from pagedlab.kernels.cpu_threads import arguments_of, kernel, pointer, take
 
 TILE_TOKENS = 64
@@ -53,7 +54,7 @@ Writing = arguments_of(
 ANY = 1 << 60  # a length for memory that is reached through strides
 
 
-@njit
+@compiled
 def read_tile(pages, dtype, seq, kv_head, first, count, keys, values):
     """Tokens `first` to `first + count - 1` of a sequence, from wherever its blocks lie, as float32 rows."""
     key_cache = carray(pointer(pages.keys, dtype), (ANY,))
@@ -71,7 +72,25 @@ def read_tile(pages, dtype, seq, kv_head, first, count, keys, values):
         done += here
 
 
-@njit
+@compiled
+def fetch_tile(pages, dtype, seq, kv_head, first, count):
+    """Ask for the tile that comes next: memory is slower than the sums, and can work meanwhile."""
+    key_cache = carray(pointer(pages.keys, dtype), (ANY,))
+    value_cache = carray(pointer(pages.values, dtype), (ANY,))
+    table = carray(pointer(pages.tables, np.int64), (ANY,))
+    done = 0
+    while done < count:
+        entry, offset = divmod(first + done, pages.block_size)
+        block = table[seq * pages.table_row + entry]
+        here = min(pages.block_size - offset, count - done)
+        start = block * pages.key_block + kv_head * pages.key_head + offset * pages.key_token
+        fetch_rows(key_cache, start, pages.key_token, here, pages.head_dim)
+        start = block * pages.value_block + kv_head * pages.value_head + offset * pages.value_token
+        fetch_rows(value_cache, start, pages.value_token, here, pages.head_dim)
+        done += here
+
+
+@compiled
 def see_tile(scores, values, count, maximum, weight_sum, value_sum):
     """Add `count` scored tokens to what a query has seen. Returns its new maximum and sum of weights."""
     new_maximum = max(maximum, largest(scores[:count]))
@@ -86,7 +105,7 @@ def see_tile(scores, values, count, maximum, weight_sum, value_sum):
     return new_maximum, weight_sum
 
 
-@njit
+@compiled
 def write_row(out, start, value_sum, weight_sum):
     """The weighted mean of the values, rounded to the type of `out`. Zeros for a query that saw nothing."""
     row = out[start : start + len(value_sum)]
@@ -95,7 +114,7 @@ def write_row(out, start, value_sum, weight_sum):
         write(row, d, value_sum[d] * share)
 
 
-@njit
+@compiled
 def decode(arguments, dtype):
     """Items are pieces of the context of one KV head of one sequence; all query heads of the group go together."""
     pages = carray(arguments, 1)[0]
@@ -129,6 +148,7 @@ def decode(arguments, dtype):
         for first in range(start, end, TILE_TOKENS):
             count = min(TILE_TOKENS, end - first)
             read_tile(pages, dtype, seq, kv_head, first, count, keys, values)
+            fetch_tile(pages, dtype, seq, kv_head, first + count, min(TILE_TOKENS, end - first - count))
             for g in range(group_size):
                 score_by_rows(queries[g], keys, count, scale, scores)
                 maxima[g], weight_sums[g] = see_tile(scores, values, count, maxima[g], weight_sums[g], value_sums[g])
@@ -142,7 +162,7 @@ def decode(arguments, dtype):
                 part_lse[row] = maxima[g] + np.log(weight_sums[g])
 
 
-@njit
+@compiled
 def merge(arguments, dtype):
     """Items are query heads: the pieces of a long context become one result, each by its share of the weights."""
     pages = carray(arguments, 1)[0]
@@ -170,7 +190,7 @@ def merge(arguments, dtype):
         write_row(out, item * pages.head_dim, value_sum, weight_sum)
 
 
-@njit
+@compiled
 def prefill(arguments, dtype):
     """Items are up to `TILE_QUERIES` neighbouring tokens of one KV head of one sequence, each with its group."""
     pages = carray(arguments, 1)[0]
@@ -222,7 +242,7 @@ def prefill(arguments, dtype):
                 write_row(out, start, value_sums[r], weight_sums[r])
 
 
-@njit
+@compiled
 def write_tokens(arguments, dtype):
     """Items are tokens: each key and value goes into its slot, unless that is -1."""
     a = carray(arguments, 1)[0]
@@ -285,13 +305,13 @@ def write_bfloat16(arguments):
     write_tokens(arguments, np.uint16)
 
 
-def compiled(*tensors) -> bool:
+def readable(*tensors) -> bool:
     """Whether these tensors are what the kernels read: on the CPU, a dtype they know, each row in one piece."""
-    return all(x.dtype in SEEN_AS and x.device.type == "cpu" and x.stride(-1) == 1 for x in tensors)
+    return all(x.dtype in READABLE and x.device.type == "cpu" and x.stride(-1) == 1 for x in tensors)
 
 
 def kv_write(keys, values, key_cache, value_cache, slot_mapping) -> None:
-    if not compiled(keys, values, key_cache, value_cache):
+    if not readable(keys, values, key_cache, value_cache):
         return reference.kv_write(keys, values, key_cache, value_cache, slot_mapping)
     num_tokens, num_kv_heads, head_dim = keys.shape
     slots = slot_mapping.long().contiguous()
@@ -306,7 +326,7 @@ def kv_write(keys, values, key_cache, value_cache, slot_mapping) -> None:
 
 
 def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale):
-    if not compiled(key_cache, value_cache):
+    if not readable(key_cache, value_cache):
         return reference.paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale)
     num_seqs, num_heads, _ = q.shape
     pages, out, _used = _pages(q, key_cache, value_cache, block_tables, seq_lens, scale)
@@ -326,7 +346,7 @@ def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale):
 
 
 def paged_prefill(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc, scale):
-    if not compiled(key_cache, value_cache):
+    if not readable(key_cache, value_cache):
         return reference.paged_prefill(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc, scale)
     pages, out, _used = _pages(q, key_cache, value_cache, block_tables, seq_lens, scale)
     starts = query_start_loc.long().contiguous()

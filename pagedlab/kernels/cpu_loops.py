@@ -8,10 +8,10 @@ with zeros.
 import numpy as np
 from numba import njit
 
-from pagedlab.kernels.cpu_numbers import SUMS, exp, read
+from pagedlab.kernels.cpu_numbers import compiled, compiled_sum, exp, prefetch, read
 
 
-@njit(fastmath=SUMS)
+@compiled_sum
 def read_rows(source, start, stride, count, rows):
     """rows[t] = the numbers at source[start + t * stride], for t < count. Behind them zeros, up to a multiple of 4."""
     for t in range(count):
@@ -23,12 +23,21 @@ def read_rows(source, start, stride, count, rows):
         rows[t, :] = 0
 
 
-@njit
+@compiled
+def fetch_rows(source, start, stride, count, length):
+    """Ask for the same rows to be brought from memory, and don't wait for them."""
+    line = 64 // source.itemsize
+    for t in range(count):
+        for d in range(0, length, line):
+            prefetch(source, start + t * stride + d)
+
+
+@compiled
 def round_up(count):
     return (count + 3) // 4 * 4
 
 
-@njit(fastmath=SUMS)
+@compiled_sum
 def score_by_rows(query, keys, count, scale, scores):
     """scores[t] = scale * (query . keys[t]). Best for one query: keys are used as they come."""
     for t in range(0, count, 4):
@@ -42,7 +51,7 @@ def score_by_rows(query, keys, count, scale, scores):
         scores[t], scores[t + 1], scores[t + 2], scores[t + 3] = s0 * scale, s1 * scale, s2 * scale, s3 * scale
 
 
-@njit(fastmath=SUMS)
+@compiled_sum
 def score_by_columns(query, columns, scale, scores):
     """The same with keys transposed, columns[d, t]: for many queries, worth the transposing."""
     scores[:] = 0
@@ -53,7 +62,7 @@ def score_by_columns(query, columns, scale, scores):
             scores[t] += (q0 * k0[t] + q1 * k1[t]) + (q2 * k2[t] + q3 * k3[t])
 
 
-@njit(fastmath=SUMS | {"nnan"})
+@njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz", "nnan"})
 def largest(numbers):
     found = numbers[0]
     for number in numbers:
@@ -61,7 +70,7 @@ def largest(numbers):
     return found
 
 
-@njit(fastmath=SUMS)
+@compiled_sum
 def to_weights(scores, maximum):
     """Scores become e ** (score - maximum). Returns their sum."""
     total = np.float32(0)
@@ -71,7 +80,7 @@ def to_weights(scores, maximum):
     return total
 
 
-@njit(fastmath=SUMS)
+@compiled_sum
 def add_values(weights, values, count, total):
     """total += the sum of weights[t] * values[t]."""
     for t in range(0, count, 4):

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-SEEN_AS = {torch.float32: np.float32, torch.bfloat16: np.uint16}
-"""The dtypes that the compiled kernels read, and what they see them as."""
+READABLE = (torch.float32, torch.bfloat16)
+"""The dtypes that compiled code reads."""
 
-SUMS = {"contract", "reassoc", "nsz"}
-"""What LLVM may do to a sum: change its order, so that several lanes can add at once. NaN and infinity stay what they
-are. Used only where the order does not matter; `exp` below depends on its own."""
+compiled = njit(error_model="numpy")  # a division by zero is infinity, as in torch, and needs no branch
+compiled_sum = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+"""For loops that sum: the order may change, so that several lanes add at once. NaN and infinity stay what they are."""
 
 
 @intrinsic
@@ -36,11 +37,28 @@ def _float_to_bits(typingctx, number):
     return types.int32(types.float32), generate
 
 
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Start to bring `array[index]` near, one cache line of 64 bytes, without waiting for it."""
+
+    def generate(context, builder, signature, args):
+        data = context.make_array(array)(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), cgutils.voidptr_t)
+        int32 = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [cgutils.voidptr_t], ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *[int32] * 3])
+        )
+        builder.call(function, [address, int32(0), int32(2), int32(1)])  # to read, into the second cache, data
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
 def read(number):
     """A stored number as float32."""
 
 
-@overload(read, inline="always")
+@overload(read)
 def _read(number):
     if number == types.uint16:
         return lambda number: _bits_to_float(np.int32(np.uint32(number) << np.uint32(16)))
@@ -51,7 +69,7 @@ def write(row, index, number):
     """`row[index] = number`, rounded to the row's type: to nearest, to even when between two."""
 
 
-@overload(write, inline="always")
+@overload(write)
 def _write(row, index, number):
     if row.dtype == types.uint16:
 
@@ -68,7 +86,7 @@ def _write(row, index, number):
     return write_float32
 
 
-@njit(fastmath={"contract"})
+@njit(error_model="numpy", fastmath={"contract"})
 def exp(x):
     """e ** x for a float32 that is not above 88. No branches and no library call, so that loops over it use all lanes.
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from pagedlab.attention import attention
 from pagedlab.cache.protocol import KVCache, NoCache
+from pagedlab.model import pointwise
 from pagedlab.model.config import ModelConfig
 from pagedlab.model.linear import Linear
 
@@ -36,9 +37,11 @@ class RMSNorm:
         self.weight, self.eps = weight, eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        x32 = x.float()
-        x32 = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * x32.to(x.dtype)
+        return pointwise.rms_norm(x, self.weight, self.eps)
+
+    def after_adding(self, hidden: torch.Tensor, update: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`hidden + update`, which takes the place of `hidden`, and that normalised."""
+        return pointwise.add_and_norm(hidden, update, self.weight, self.eps)
 
 
 class RotaryEmbedding:
@@ -61,12 +64,6 @@ class RotaryEmbedding:
         angles = positions.float()[:, None] * self.frequencies
         return angles.cos(), angles.sin()
 
-    @staticmethod
-    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """x: `[heads, num_tokens, head_dim]`."""
-        first, second = x.float().chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
-
 
 class Attention:
     """Project to queries, keys and values; attend; project back.
@@ -87,15 +84,15 @@ class Attention:
         self.out = Linear(weights(f"{prefix}.o_proj.weight", (config.hidden_size, q_size)), fast)
 
     def __call__(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layer: int, attend: Attend):
-        num_tokens = x.shape[0]
-        heads = self.qkv(x).view(num_tokens, -1, self.head_dim).transpose(0, 1)  # [all heads, num_tokens, head_dim]
-        qk, v = heads.split([self.num_heads + self.num_kv_heads, self.num_kv_heads])
-        q, k = RotaryEmbedding.rotate(qk, cos, sin).split([self.num_heads, self.num_kv_heads])
+        heads = self.qkv(x).view(len(x), -1, self.head_dim)  # [num_tokens, all heads, head_dim]
+        qk, v = heads.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
+        q, k = pointwise.rotate(qk, cos, sin).split([self.num_heads, self.num_kv_heads], dim=1)
 
+        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
         attended = attend(layer, q, k, v)
         if attended.shape != q.shape:
             raise ValueError(f"attend returned {tuple(attended.shape)} for queries of {tuple(q.shape)}: keep the shape")
-        return self.out(attended.transpose(0, 1).reshape(num_tokens, self.num_heads * self.head_dim))
+        return self.out(attended.transpose(0, 1).reshape(len(x), -1))
 
 
 class FeedForward:
@@ -111,12 +108,15 @@ class FeedForward:
         self.down = Linear(weights(f"{prefix}.down_proj.weight", (narrow, wide)), fast)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(pointwise.silu_and_multiply(self.gate_up(x)))
 
 
 class Layer:
-    """Attention, then feed-forward. Each reads a normalised copy and adds its result to the running hidden state."""
+    """Attention, then feed-forward. Each reads a normalised copy and adds its result to the running hidden state.
+
+    What the feed-forward found is added by whoever comes next, a layer or the last norm: adding and normalising are one
+    pass over the numbers.
+    """
 
     def __init__(self, config: ModelConfig, weights: Weights, index: int, fast: bool):
         prefix, size, eps = f"model.layers.{index}", (config.hidden_size,), config.rms_norm_eps
@@ -126,9 +126,13 @@ class Layer:
         self.feed_forward_norm = RMSNorm(weights(f"{prefix}.post_attention_layernorm.weight", size), eps)
         self.feed_forward = FeedForward(config, weights, f"{prefix}.mlp", fast)
 
-    def __call__(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend) -> torch.Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden), cos, sin, self.index, attend)
-        return hidden + self.feed_forward(self.feed_forward_norm(hidden))
+    def __call__(
+        self, hidden: torch.Tensor, update: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`hidden + update` goes in, and so it comes out: as two, `[num_tokens, hidden_size]` each."""
+        hidden, x = self.attention_norm.after_adding(hidden, update)
+        hidden, x = self.feed_forward_norm.after_adding(hidden, self.attention(x, cos, sin, self.index, attend))
+        return hidden, self.feed_forward(x)
 
 
 class Llama:
@@ -191,10 +195,11 @@ class Llama:
         """
         self._check(token_ids, positions)
         hidden = F.embedding(token_ids, self.embedding)
+        update = torch.zeros_like(hidden)
         cos, sin = self.rope.angles(positions)
         for layer in self.layers:
-            hidden = layer(hidden, cos, sin, attend)
-        return self.norm(hidden)
+            hidden, update = layer(hidden, update, cos, sin, attend)
+        return self.norm.after_adding(hidden, update)[1]
 
     @torch.no_grad()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
