@@ -13,6 +13,7 @@ Source for the idea: Vidur (arXiv:2405.05465), a simulator whose costs are fitte
 can be done on paper; they show who wins and why, not by how many percent on a given machine.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,6 @@ from pagedlab.engine.scheduler_output import SchedulerLike, SchedulerOutput
 from pagedlab.errors import PagedLabError
 from pagedlab.sim.memory_split import opt_13b_on_40_gb
 from pagedlab.sim.workload import SimRequest
-
-MEASURE_SLOTS_EVERY = 8
-"""Steps between two counts of the slots in use: a count looks at every block of every running request."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +198,7 @@ class _Loop:
         self.now = 0.0
         self.unfinished: dict[str, tuple[RequestMetrics, Request]] = {}
         self.num_steps = self.num_computed = self.num_preemptions = self.empty_steps = 0
-        self.busy_time = self.batch_time = self.block_time = 0.0
-        self.slot_time = self.slots_measured = 0.0
+        self.busy_time = self.batch_time = self.block_time = self.slot_time = 0.0
 
     def step(self) -> bool:
         """One step. Returns whether anything was computed."""
@@ -212,6 +209,9 @@ class _Loop:
             return False
         seconds = self.cost.seconds(output)
         self._measure(output, seconds)
+        if output.swap_out or output.swap_in:
+            self.scheduler.swap_space.swap_out(output.swap_out)
+            self.scheduler.swap_space.swap_in(output.swap_in)
         started, self.now = self.now, self.now + seconds
         for request, num_tokens in output.scheduled:
             request.num_computed_tokens += num_tokens
@@ -266,17 +266,20 @@ class _Loop:
         self.batch_time += seconds * len(output.scheduled)
         self.num_computed += output.num_tokens
         if self.num_blocks:
-            self.block_time += seconds * (self.num_blocks - self.allocator.num_free) / self.num_blocks
-            self._measure_slots(seconds)
+            used = self.num_blocks - self.allocator.num_free
+            self.block_time += seconds * used / self.num_blocks
+            self.slot_time += seconds * self._slots_used(used) / self.num_blocks
         self.num_steps += 1
 
-    def _measure_slots(self, seconds: float) -> None:
-        if self.num_steps % MEASURE_SLOTS_EVERY == 0:
-            block_size = next((r.table.block_size for r in self.scheduler.running if r.table is not None), None)
-            if block_size:
-                _, slots = blocks_and_slots_used(self.scheduler.running, block_size)
-                self.slot_time += seconds * slots / (self.num_blocks * block_size)
-                self.slots_measured += seconds
+    def _slots_used(self, blocks_used: int) -> float:
+        """Slots with a token, counted in blocks."""
+        running = [request for request in self.scheduler.running if request.table is not None]
+        if not running:
+            return 0.0
+        block_size = running[0].table.block_size
+        if sum(len(request.table.blocks) for request in running) <= blocks_used:  # nothing is shared
+            return sum(request.table.num_tokens for request in running) / block_size
+        return blocks_and_slots_used(running, block_size)[1] / block_size
 
     def result(self, name: str | None, metrics: tuple[RequestMetrics, ...], first_arrival: float) -> ServingRun:
         if not metrics:
@@ -291,7 +294,7 @@ class _Loop:
             num_preemptions=self.num_preemptions,
             mean_batch_size=self.batch_time / self.busy_time,
             block_usage=self.block_time / self.busy_time if self.num_blocks else None,
-            token_usage=self.slot_time / self.slots_measured if self.slots_measured else None,
+            token_usage=self.slot_time / self.busy_time if self.num_blocks else None,
         )
 
 
@@ -342,8 +345,8 @@ def _with_arrivals(requests: list[Request], arrivals, seed: int) -> list[tuple[f
         times = [float(time) for time in arrivals]
     if len(times) != len(requests):
         raise ValueError(f"{len(times)} arrival times for {len(requests)} requests")
-    if any(later < earlier for earlier, later in zip(times, times[1:], strict=False)):
-        raise ValueError("the arrival times must not go backwards: give requests in order of arrival")
+    if not all(map(math.isfinite, times)) or times != sorted(times):
+        raise ValueError("arrival times must be numbers that do not go backwards: give requests in order of arrival")
     return list(zip(times, requests, strict=True))
 
 
