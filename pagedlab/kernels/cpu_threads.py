@@ -70,7 +70,12 @@ def kernel(arguments: type[ctypes.Structure]):
 
 @functools.cache
 def openmp():
-    """`GOMP_parallel` of the library that torch itself is linked with, or None: then one thread does all items."""
+    """`GOMP_parallel` of the library that torch itself is linked with, or None: then one thread does all items.
+
+    None also in a forked process: it has only the thread that forked, and the library would wait for the others.
+    """
+    if _forked:
+        return None
     folder = Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         try:
@@ -81,6 +86,19 @@ def openmp():
         function.restype = None
         return function
     return None
+
+
+_forked = False
+
+
+def _remember_the_fork():
+    global _forked
+    _forked = True
+    openmp.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_remember_the_fork)
 
 
 @intrinsic
