@@ -57,7 +57,7 @@ class Load:
 
 
 def seconds_per_step(load: Load, seconds: float) -> tuple[float, float]:
-    """Median processor time of a step, and how many requests ran in one. Garbage is collected before, as in `timeit`."""
+    """Median processor time of a step, and how many requests ran in it. Garbage is collected first, as in `timeit`."""
     gc.collect()
     gc.disable()
     try:
