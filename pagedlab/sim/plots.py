@@ -1,15 +1,17 @@
-"""Pictures of memory runs. Colour never stands alone: each part has its own hatching and the numbers are written in.
+"""Pictures of simulated runs. Colour never stands alone: each part has its own hatching and the numbers are written in.
 
 Every figure is drawn on opaque white with dark text, so it reads the same in a light and in a dark notebook. It also
 says in words what it shows: as alternative text of the image, and as its `repr`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 
 from pagedlab.sim.memory import MemoryRun
 from pagedlab.sim.memory_split import GB, MemorySplit
 from pagedlab.sim.paper import PAPER_NAMES, paper_bar
+from pagedlab.sim.serving import ServingRun
+from pagedlab.sim.sharing import SharingRun
 
 INK = "#14161A"
 
@@ -101,6 +103,66 @@ def plot_memory_split(split: MemorySplit) -> Picture:
     _legend(axes, legend)
     description = "GPU memory: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
     return Picture(figure, description)
+
+
+def plot_sharing(runs: Sequence[SharingRun]) -> Picture:
+    """Percent of the blocks that sharing saves: a bar for each run, and a black line where the paper's number is."""
+    runs = list(runs)
+    if not runs:
+        raise ValueError("there is nothing to draw: give at least one SharingRun")
+    figure, axes = _figure(width=9, height=1.2 + 0.36 * len(runs))
+    looks = {"parallel sampling": ("#56B4E9", "//"), "beam search": ("#E69F00", "xx")}
+    position, ticks, says, kinds = 0.0, [], [], []
+    for i, run in enumerate(runs):
+        same = i > 0 and (run.workload, run.method) == (runs[i - 1].workload, runs[i - 1].method)
+        position += 1.0 if same else 1.5  # those to be compared stand together
+        ticks.append(position)
+        colour, hatch = looks[run.method]
+        _segment(axes, position, 0, 100 * run.saved, colour, hatch, "")
+        end = 100 * max(run.saved, run.paper or 0) + 1
+        axes.text(end, position, f"{100 * run.saved:.1f}", va="center", fontsize=9, color=INK)
+        kinds += [(run.method, colour, hatch)] if run.method not in [kind for kind, *_ in kinds] else []
+        says.append(f"{run.workload}, {run.method}, n={run.n}: {100 * run.saved:.1f}")
+        if run.paper is not None:
+            axes.plot([100 * run.paper] * 2, [position - 0.5, position + 0.5], color=INK, linewidth=3)
+            says[-1] += f" (paper {100 * run.paper:.1f})"
+    axes.set_yticks(ticks, [f"{run.workload}, n = {run.n}" for run in runs])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of the blocks saved by sharing; black lines: the paper's numbers")
+    _legend(axes, kinds)
+    return Picture(figure, "Percent of blocks saved by sharing. " + ". ".join(says) + ".")
+
+
+def plot_watermark(curve: Mapping[float, ServingRun]) -> Picture:
+    """Preemptions and throughput over the watermark, one above the other."""
+    if not curve:
+        raise ValueError("there is nothing to draw: the curve needs at least one watermark")
+    from matplotlib.ticker import MaxNLocator
+
+    percent = [100 * watermark for watermark in curve]
+    panels = {
+        "preemptions": ([run.num_preemptions for run in curve.values()], "#D55E00", "s"),
+        "output tokens/s\n(not from 0)": ([run.throughput for run in curve.values()], "#0072B2", "o"),
+    }
+    figure, _ = _figure(width=9, height=4.4)
+    figure.clear()
+    for axes, (label, (values, colour, marker)) in zip(figure.subplots(2, sharex=True), panels.items(), strict=True):
+        axes.plot(percent, values, color=colour, marker=marker, linewidth=2)
+        for x, y in zip(percent, values, strict=True):
+            axes.annotate(f"{y:,.0f}", (x, y), (0, 7), textcoords="offset points", ha="center", fontsize=9, color=INK)
+        axes.set_ylabel(label, color=INK)
+        axes.margins(y=0.25)
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.tick_params(colors=INK, length=0)
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xticks(percent, [f"{each:g} %" for each in percent])
+    axes.set_xlabel("watermark: part of the pool kept free when a new request comes in", color=INK)
+    description = "Watermark: " + "; ".join(
+        f"{100 * watermark:g} %: {run.num_preemptions:,} preemptions, {run.throughput:,.0f} output tokens/s"
+        for watermark, run in curve.items()
+    )
+    return Picture(figure, description + ".")
 
 
 def _figure(width: float, height: float):
