@@ -59,12 +59,14 @@ class HashChain:
     def extend(self, token_ids: Iterable[int]) -> None:
         """Add tokens at the end. A block that they fill gets its hash."""
         ids = self._tail + [whole_number("a token id", token) for token in token_ids]
-        hashes = list(self.hashes)
+        new: list[bytes] = []  # kept apart until all is well
         for start in range(0, len(ids) - self.block_size + 1, self.block_size):
-            parent = hashes[-1] if hashes else NO_PARENT
-            keys = self._extra_keys[len(hashes)] if len(hashes) < len(self._extra_keys) else ()
-            hashes.append(block_hash(parent, ids[start : start + self.block_size], keys))
-        self.hashes, self._tail = hashes, ids[len(ids) - len(ids) % self.block_size :]
+            parent = (new or self.hashes or [NO_PARENT])[-1]
+            index = len(self.hashes) + len(new)
+            keys = self._extra_keys[index] if index < len(self._extra_keys) else ()
+            new.append(block_hash(parent, ids[start : start + self.block_size], keys))
+        self.hashes += new
+        self._tail = ids[len(new) * self.block_size :]
 
     def fork(self) -> "HashChain":
         """A second chain that goes on from here by itself."""

@@ -43,7 +43,7 @@ def test_equal_as_far_as_the_prompts_are_equal(block_size, a, b, keys_a, keys_b)
 def test_a_chain_grows_to_the_same_hashes(block_size, pieces, extra):
     chain = HashChain(block_size, extra)
     for piece in pieces:
-        before = chain.hashes
+        before = list(chain.hashes)
         chain.extend(piece)
         assert chain.hashes[: len(before)] == before
     ids = list(itertools.chain(*pieces))
@@ -78,6 +78,10 @@ def test_a_failed_extension_changes_nothing():
         with pytest.raises(TypeError, match="a token id must be a whole number"):
             chain.extend(wrong)
     assert (chain.hashes, chain.num_tokens) == (before, 3)
+    late = HashChain(1, [(), (1,)])  # the second block's key is no pair
+    with pytest.raises(TypeError, match="extra key"):
+        late.extend([1, 2])
+    assert (late.hashes, late.num_tokens) == ([], 0)
 
 
 def test_ids_of_any_make_and_size():
