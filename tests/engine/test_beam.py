@@ -18,7 +18,7 @@ def tiny():
 def plain_beam_search(model, prompt, width, max_tokens, length_penalty=1.0, stops=()):
     """[(token ids, log-probability, reason)], best first. Recomputes everything and never ends early."""
     beams, results = [((), 0.0)], []
-    for num_tokens in range(1, max_tokens + 1):
+    for _ in range(max_tokens):
         candidates = []
         for tokens, logprob in beams:
             row = model([*prompt, *tokens], logits_to_keep=1)[0].log_softmax(-1).tolist()
