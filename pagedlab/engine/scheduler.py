@@ -11,8 +11,8 @@ Three queues, each in the order of turns: `running` holds blocks of the pool, `s
    others, a part of the pool stays free (the watermark), for those others are about to grow.
 
 Why this cannot get stuck. `add` refuses what does not fit into the whole pool, so the first who asks for blocks can
-always have them, if need be all of them, and one token at least is computed in every step. Why nobody starves: a
-request gives way only to those before it, who come to an end.
+always have them, if need be all of them, and one token at least is computed in every step. Why nobody starves, first
+come, first served: a request gives way to those before it, and they come to an end.
 
 A step costs time in proportion to the requests that run, whatever the size of the pool.
 
@@ -43,7 +43,8 @@ class Scheduler:
     - `max_num_seqs`, `max_num_batched_tokens`: the most requests, and tokens, in one step
     - `max_model_len`: the most tokens the model can have in one sequence; None: no limit
     - `chunked_prefill`: whether a prompt may be computed in pieces; if not, a step takes all of it or nothing
-    - `policy`: "fcfs", first come, first served; "priority", lower numbers first, and in the order they came
+    - `policy`: "fcfs", first come, first served; "priority", lower numbers first, and in the order they came. It decides
+      who comes in first and who makes room last; nobody has to go only because somebody more urgent waits.
     - `watermark`: the part of the pool that stays free when somebody comes in beside others
     - `preemption`: "recompute", or "swap" as far as `swap_space` (`pagedlab.cache.swap`) has room
     - `table_class`, `split_budget`: your own `BlockTable` and `chunked_prefill`
