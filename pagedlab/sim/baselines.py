@@ -11,6 +11,7 @@ Sources: Yu et al., Orca (OSDI 2022); the vLLM paper, sections 3.1 and 6.1 (arXi
 """
 
 from collections import deque
+from itertools import count
 
 from pagedlab.cache.accounting import blocks_needed
 from pagedlab.cache.allocator import whole_number
@@ -54,6 +55,7 @@ class ReservedBatching:
         self.name = self._policy.name
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self._numbers = count()
 
     def add(self, request: Request) -> None:
         """NeverFitsError: it is longer than `max_model_len`, or than the largest piece of the pool."""
@@ -67,6 +69,7 @@ class ReservedBatching:
                 f"request {request.request_id!r} reserves {blocks} blocks of {self.block_size} in one piece; the "
                 f"largest piece a pool of {self.allocator.num_blocks} can give is {self.allocator.largest_possible}"
             )
+        request.arrival = next(self._numbers)
         self.waiting.append(request)
 
     def schedule(self) -> SchedulerOutput:

@@ -197,6 +197,7 @@ class _Loop:
         self.num_blocks = getattr(self.allocator, "num_blocks", None)
         self.now = 0.0
         self.unfinished: dict[str, tuple[RequestMetrics, Request]] = {}
+        self.left: list[Request] = []  # finished, and in the trace as long as they hold memory
         self.num_steps = self.num_computed = self.num_preemptions = self.empty_steps = 0
         self.busy_time = self.batch_time = self.block_time = self.slot_time = 0.0
 
@@ -221,10 +222,11 @@ class _Loop:
                 metrics.num_cached_tokens = getattr(request, "num_cached_tokens", 0)
         if hasattr(self.scheduler, "after_step"):
             self.scheduler.after_step(output)
-        left = [request for request, _ in output.scheduled if self._sample(request)]
+        self.left += [request for request, _ in output.scheduled if self._sample(request)]
         if self.trace is not None:
-            requests = [request for _, request in self.unfinished.values()] + left
+            requests = self.left + [request for _, request in self.unfinished.values()]
             self.trace.record(requests, output, self.allocator, self.now, started)
+        self.left = [request for request in self.left if getattr(request.table, "blocks", None)]
         return True
 
     def _sample(self, request: Request) -> bool:

@@ -107,6 +107,8 @@ def test_static_batching_waits_for_the_longest():
     assert [request.finished_time for request in run.requests] == [1.0, 6.0, 7.0]
     assert run.block_usage == pytest.approx((6 * 4 + 1 * 2) / 7 / 4), "the finished one keeps its piece"
     assert [step.num_running for step in trace.steps] == [2, 1, 1, 1, 1, 1, 1]
+    assert [len(step.moments["0"].blocks) for step in trace.steps[:6]] == [2, 2, 2, 2, 2, 0]
+    assert "0" not in trace.steps[6].moments
     assert scheduler.allocator.num_free == 4
 
 
