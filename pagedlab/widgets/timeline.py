@@ -8,7 +8,7 @@ from textwrap import wrap
 
 import traitlets
 
-from pagedlab.engine.trace import Moment, ScheduleTrace, TraceStep
+from pagedlab.engine.trace import ScheduleTrace, TraceStep
 from pagedlab.widgets.base import CourseWidget, css, esm
 from pagedlab.widgets.look import plural, spoken_list
 from pagedlab.widgets.reservation import WholeNumber
@@ -17,8 +17,8 @@ from pagedlab.widgets.timeline_picture import picture, totals_in_words
 from pagedlab.widgets.timeline_story import (
     NamedTrace,
     Totals,
+    cell_in_words,
     columns,
-    in_words,
     names_of,
     read_trace,
     step_at,
@@ -124,10 +124,16 @@ class Timeline(CourseWidget):
         at = step_at(trace, self._axis, self._ends, self.step - self._first)
         return None if at is None else trace.steps[at]
 
-    def _moment(self, trace: NamedTrace, name: str) -> Moment | None:
-        step = self._step_of(trace)
+    def _cell_in_words(self, index: int, name: str) -> str:
+        """What a request does at the cursor in trace number `index`; "" when the trace has ended."""
+        trace = self._traces[index]
+        at = step_at(trace, self._axis, self._ends, self.step - self._first)
+        if at is None:
+            return ""
         request_id = next(each for each, known in self._ids.items() if known == name)
-        return step.moments.get(request_id) if step else None
+        told = self.story["traces"][index]
+        row = told["rows"][list(self._ids).index(request_id)]
+        return cell_in_words(name, told, row, at, trace.steps[at].moments.get(request_id))
 
     def headline(self) -> str:
         count = plural(len(self._ids), "request")
@@ -138,7 +144,7 @@ class Timeline(CourseWidget):
     def _says(self) -> list[str]:
         """What happens at the cursor, a line for each trace."""
         lines = []
-        for trace in self._traces:
+        for index, trace in enumerate(self._traces):
             step = self._step_of(trace)
             where = f"{trace.name}, step" if trace.name else "Step"
             if step is None:
@@ -147,8 +153,8 @@ class Timeline(CourseWidget):
                 pool = f"{step.blocks_used:,} of {plural(step.num_blocks, 'block')} used"
                 lines.append(f"{where} {step.index:,}: {step.note}. {pool}.")
             if self.selected:
-                lines[-1] += f" {in_words(self.selected, self._moment(trace, self.selected))}"
-        return lines
+                lines[-1] += f" {self._cell_in_words(index, self.selected)}"
+        return [line.rstrip() for line in lines]
 
     def sentence(self) -> str:
         parts = [f"Timeline of {self.headline()}."]

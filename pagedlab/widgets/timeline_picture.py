@@ -85,7 +85,7 @@ def _figure(story: dict, trace: dict, index: int, at: Layout, selected: str) -> 
     out = []
     if len(story["traces"]) > 1:
         out.append(text(0, top + 14, trace["name"], 14, weight=700))
-        out.append(text(8.6 * len(trace["name"]) + 14, top + 14, totals_in_words(trace["totals"]), 12.5, fill=MUTED))
+        out.append(text(9 * len(trace["name"]) + 16, top + 14, totals_in_words(trace["totals"]), 12.5, fill=MUTED))
     for tick in ticks(story["ends"][-1], at.scale, story["axis"] == "steps"):
         bottom = at.pool_top(index) + at.pool
         out.append(
@@ -198,7 +198,7 @@ def _pool(trace: dict, index: int, along, at: Layout) -> list[str]:
 
     out = [rect(at.x(along[0]), top, right - at.x(along[0]), high, TRACK)]
     if any(trace["cached"]):
-        out += [area(cached, CACHED), area(cached, "url(#cached)"), area(used, "#FFFFFF")]
+        out += [area(cached, "url(#cached)"), area(used, "#FFFFFF")]
     if size:
         out += [area(used, "url(#empty)")]
     out.append(area(tokens, TOKENS))
@@ -245,11 +245,7 @@ def marks_that_occur(story: dict) -> list[tuple[str, str]]:
 
 def _legend(story: dict, y: float) -> tuple[list[str], float]:
     out, x = [], PAD
-    letters = [
-        f"{label} is {name}" for label, name in zip(story["labels"], story["names"], strict=True) if label != name
-    ]
-    letters = letters[:12] + ([f"and {len(letters) - 12} more"] if len(letters) > 12 else [])
-    for mark, says in [*marks_that_occur(story), *(("", says) for says in letters)]:
+    for mark, says in [*marks_that_occur(story), *(("", says) for says in story["which"])]:
         room = 30 if mark else 0
         length = room + 6.3 * len(says)
         if x > PAD and x + length > WIDTH - PAD:
@@ -274,7 +270,7 @@ def _mark(mark: str, x: float, y: float) -> list[str]:
     if mark in _PATTERN:
         return [rect(x, y, 22, 16, f"url(#{_PATTERN[mark]})", rx=2)]
     if mark == "cached":
-        return [rect(x, y, 22, 16, CACHED, rx=2), rect(x, y, 22, 16, "url(#cached)", rx=2)]
+        return [rect(x, y, 22, 16, "url(#cached)", rx=2)]
     fills = {"tokens": TOKENS, "empty": "url(#empty)"}
     return [rect(x, y, 22, 16, fills[mark], rx=2)] if mark else []
 
@@ -290,10 +286,10 @@ def _patterns() -> str:
             f'fill-opacity="{ground}"/><rect width="{thick}" height="{apart}" fill="{colour}"/></pattern>'
         )
 
-    def dots(name: str, colour: str, ground: float, apart: int = 6) -> str:
+    def dots(name: str, colour: str, ground: float, ground_colour: str = "", apart: int = 6) -> str:
         return (
             f'<pattern id="{name}" width="{apart}" height="{apart}" patternUnits="userSpaceOnUse">'
-            f'<rect width="{apart}" height="{apart}" fill="{colour}" fill-opacity="{ground}"/>'
+            f'<rect width="{apart}" height="{apart}" fill="{ground_colour or colour}" fill-opacity="{ground}"/>'
             f'<circle cx="{apart / 4}" cy="{apart / 4}" r="1" fill="{colour}"/>'
             f'<circle cx="{apart * 0.75}" cy="{apart * 0.75}" r="1" fill="{colour}"/></pattern>'
         )
@@ -305,6 +301,6 @@ def _patterns() -> str:
         + stripes("aborted", DONE, -45, 7, 2, 0.1)
         + dots("done", DONE, 0.1)
         + stripes("empty", TOKENS, -45, 6, 1.6, 0.12)
-        + dots("cached", "#8A6D00", 0)
+        + dots("cached", "#8A6D00", 0.3, ground_colour=CACHED)
         + "</defs>"
     )

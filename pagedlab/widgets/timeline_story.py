@@ -7,6 +7,7 @@ prefill had, where a count jumps, which blocks came and went.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import NamedTuple
 
 from pagedlab.cache.recorder import drawable
@@ -68,9 +69,22 @@ def names_of(traces: Sequence[NamedTrace], orders: Sequence[Sequence]) -> dict[o
 
 
 def labels(names: Iterable[str]) -> list[str]:
-    """What stands beside each row: the names where all are short, else letters."""
+    """What stands beside each row: the name where all are short, or what is left of it without the beginning that all
+    of them have, else a letter."""
     names = list(names)
-    return names if all(0 < len(name) <= 4 for name in names) else [letters(i) for i in range(len(names))]
+    for start in (0, len(commonprefix(names)) if len(names) > 1 else 0):
+        short = [name[start:] for name in names]
+        if all(0 < len(name) <= 4 for name in short):
+            return short
+    return [letters(i) for i in range(len(names))]
+
+
+def which_is_which(names: Sequence[str], labels: Sequence[str], at_most: int = 12) -> list[str]:
+    """For the legend: what the labels stand for, where they are not the names themselves."""
+    says = [f"{label} is {name}" for name, label in zip(names, labels, strict=True) if name != label]
+    if says and all(name.endswith(label) for name, label in zip(names, labels, strict=True)):
+        return [f"{says[0]}, and so on"]
+    return says[:at_most] + ([f"and {len(says) - at_most} more"] if len(says) > at_most else [])
 
 
 def columns(traces: Sequence[NamedTrace], axis: str) -> list[float]:
@@ -97,12 +111,14 @@ def story(traces: Sequence[NamedTrace], ids: Mapping[object, str], axis: str) ->
     "blocks": (step, how many stay, which come), "end": (step, reason)}. By itself, `computed` grows by what was
     scheduled, and `tokens` is what it was, or `computed` + 1 if that is more.
     """
+    short = labels(ids.values())
     return {
         "axis": axis,
         "first": first_step(traces),
         "ends": columns(traces, axis),
         "names": list(ids.values()),
-        "labels": labels(ids.values()),
+        "labels": short,
+        "which": which_is_which(list(ids.values()), short),
         "traces": [_trace(trace, ids, axis) for trace in traces],
     }
 
@@ -167,10 +183,17 @@ def _common(old: tuple, new: tuple) -> int:
     return next(i for i in range(length) if old[i] != new[i])
 
 
-def in_words(name: str, moment: Moment | None) -> str:
-    """One cell: "C prefills 32 tokens; 64 of its 101 tokens are stored, in blocks 3, 7 and 1."."""
-    if moment is None:
-        return f"{name} is not there."
+def cell_in_words(name: str, trace: dict, row: dict | None, at: int, moment: Moment | None) -> str:
+    """What a request does at step number `at` (counted from the first one shown), also where it has no moment."""
+    if moment is not None:
+        return in_words(name, moment)
+    if row is None:
+        return f"{name} is not in this schedule." if trace["name"] else f"{name} is not in these steps."
+    return f"{name} has not come yet." if at < row["from"] else f"{name} has left."
+
+
+def in_words(name: str, moment: Moment) -> str:
+    """One cell: "C prefills 32 tokens; 64 of its 101 tokens stored, in blocks 3, 7, 1."."""
     does = {
         "waiting": "waits",
         "prefill": f"prefills {_tokens(moment.num_scheduled)}",

@@ -251,7 +251,6 @@ class TestSmallSums:
 
     def test_every_kind_of_cell_has_words(self):
         cells = [
-            (None, "A is not there."),
             (Moment("waiting", 0, 0, 9, ()), "A waits; it holds no blocks."),
             (Moment("waiting", 0, 4, 9, (2,)), "A waits; 4 of its 9 tokens stored, in block 2."),
             (Moment("prefill", 1, 1, 9, (2,)), "A prefills 1 token; 1 of its 9 tokens stored, in block 2."),
@@ -285,6 +284,15 @@ class TestWithoutAFrontEnd:
         assert "static, step 10: A, C and D decode. 48 of 64 blocks used." in says
         compared.selected = "F"
         assert "F waits; it holds no blocks." in repr(compared)
+
+    def test_who_is_not_there(self, five):
+        for step, name, says in [(0, "C", "C has not come yet."), (20, "A", "A has left.")]:
+            five.step, five.selected = step, name
+            assert repr(five).endswith(says)
+        other = Timeline({"one": paged(FIVE[:1]), "other": paged(FIVE[1:2])}, selected="A")
+        assert repr(other).endswith("A is not in this schedule.")
+        other.step = 15
+        assert "one ended at step 11. other, step 15" in repr(other)
 
     def test_the_table(self, five):
         assert str(five.table()) == "\n".join(
@@ -350,11 +358,20 @@ class TestWithoutAFrontEnd:
         assert "aborted" in legend(paged(num_blocks=64, aborts=[(9, "D")]))
         assert "aborted" not in legend(paged())
 
-    def test_long_names_get_letters_and_are_named(self):
-        shown = Timeline(paged([(f"request-{i}", 5, 5, i) for i in range(30)], 64))
-        assert shown.story["labels"][:2] == ["A", "B"] and shown.story["labels"][26] == "AA"
-        words = [text.text for text in ElementTree.fromstring(shown.svg()).iter(f"{SVG}text")]
-        assert "A is request-0" in words and "and 18 more" in words
+    def test_long_names_are_made_short_and_told(self):
+        def shown(name):
+            return Timeline(paged([(name(i), 5, 5, i) for i in range(30)], 64))
+
+        def words(timeline):
+            return [text.text for text in ElementTree.fromstring(timeline.svg()).iter(f"{SVG}text")]
+
+        assert shown("r{}".format).story["labels"][29] == "r29" and shown("r{}".format).story["which"] == []
+        numbered = shown("request-{}".format)
+        assert numbered.story["labels"][10:12] == ["10", "11"]
+        assert "0 is request-0, and so on" in words(numbered) and "11" in words(numbered)
+        lettered = shown("{}-th request".format)
+        assert lettered.story["labels"][:2] == ["A", "B"] and lettered.story["labels"][26] == "AA"
+        assert "A is 0-th request" in words(lettered) and "and 18 more" in words(lettered)
 
     def test_a_big_one_stays_small(self):
         lengths = [(f"r{i}", 20 + i, 100, 5 * i) for i in range(64)]

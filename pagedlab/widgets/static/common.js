@@ -47,6 +47,32 @@ function throttled(wait, call) {
   };
 }
 
+// A trait that is moved here: the picture follows at once, Python hears of it a little later. Python's answer to an earlier
+// move may arrive in between; the latest move is what counts.
+function movedTrait(model, name, draw) {
+  let wanted;
+  const saver = throttled(60, () => {
+    model.save_changes();
+    wanted = undefined;
+  });
+  const changed = () => {
+    if (wanted !== undefined && model.get(name) !== wanted) model.set(name, wanted);
+    else draw();
+  };
+  model.on(`change:${name}`, changed);
+  return {
+    set(value) {
+      wanted = value;
+      model.set(name, value);
+      saver.push(value);
+    },
+    stop() {
+      saver.stop();
+      model.off(`change:${name}`, changed);
+    },
+  };
+}
+
 // A click elsewhere takes the keyboard out of the widget. JupyterLab leaves it there when the click is on a cell's prompt,
 // and the notebook's own keys would then do nothing.
 function letGoOfKeys(root) {

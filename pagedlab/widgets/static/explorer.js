@@ -55,13 +55,11 @@ function render({ model, el }) {
   );
   el.append(root);
 
-  // Steps. The picture moves at once; Python hears of it a little later.
-  const saver = throttled(60, () => model.save_changes());
+  // Steps.
+  const moved = movedTrait(model, "step", () => drawStep());
   function go(step) {
     const to = Math.max(0, Math.min(story.steps.length - 1, step));
-    if (to === model.get("step")) return;
-    model.set("step", to);
-    saver.push(to);
+    if (to !== model.get("step")) moved.set(to);
   }
   const step = () => model.get("step");
   first.addEventListener("click", () => go(0));
@@ -370,7 +368,6 @@ function render({ model, el }) {
   });
 
   model.on("change:story", drawAll);
-  model.on("change:step", drawStep);
   model.on("change:selected", drawSelected);
   drawAll();
 
@@ -389,9 +386,8 @@ function render({ model, el }) {
     stopListening();
     resized.disconnect();
     themed.disconnect();
-    saver.stop();
+    moved.stop();
     model.off("change:story", drawAll);
-    model.off("change:step", drawStep);
     model.off("change:selected", drawSelected);
   };
 }

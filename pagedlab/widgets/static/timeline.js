@@ -58,16 +58,13 @@ function render({ model, el }) {
   );
   el.append(root);
 
-  // Steps. `column` counts from 0; the trait has the step's own number. The picture moves at once, Python hears of it
-  // a little later.
-  const saver = throttled(60, () => model.save_changes());
+  // Steps. `column` counts from 0; the trait has the step's own number.
+  const moved = movedTrait(model, "step", () => drawStep());
   const column = () => model.get("step") - story.first;
   const columns = () => story.ends.length;
   function go(to) {
     const step = story.first + Math.max(0, Math.min(columns() - 1, to));
-    if (step === model.get("step")) return;
-    model.set("step", step);
-    saver.push(step);
+    if (step !== model.get("step")) moved.set(step);
   }
   function stop() {
     clearInterval(player);
@@ -228,13 +225,12 @@ function render({ model, el }) {
       const { index, row } = cell.at;
       const trace = story.traces[index];
       const step = stepAt(story, trace, now);
-      const moment = step < 0 ? null : momentAt(trace.rows[row], step);
       const x = step < 0 ? columnStart(now) * at.scale : edge(trace, step) * at.scale;
       const right = step < 0 ? story.ends[now] * at.scale : edge(trace, step + 1) * at.scale;
       Object.assign(cell.style, { left: `${x}px`, top: `${at.rowTop(index, row)}px`, width: `${Math.max(3, right - x)}px`, height: `${at.row}px` });
       cell.setAttribute("aria-colindex", now + 2);
       cell.setAttribute("aria-selected", story.names[row] === model.get("selected"));
-      cell.setAttribute("aria-label", `Step ${numeral(Math.max(0, step) + story.first)}: ${cellInWords(story.names[row], moment)}`);
+      cell.setAttribute("aria-label", words({ index, row, step }));
     }
   }
 
@@ -271,14 +267,13 @@ function render({ model, el }) {
     const active = root.getRootNode().activeElement;
     return active && active.at && grids.contains(active) ? active : null;
   };
+  function words({ index, row, step }) {
+    const trace = story.traces[index];
+    if (step < 0) return `${trace.name} has ended.`;
+    const where = `${trace.name ? `${trace.name}, s` : "S"}tep ${numeral(step + story.first)}: `;
+    return where + (row < 0 ? poolInWords(trace, step) : cellInWords(story.names[row], trace, row, step));
+  }
   function say(about, selected) {
-    const words = ({ index, row, step }) => {
-      const trace = story.traces[index];
-      const name = trace.name ? `${trace.name}, s` : "S";
-      const where = step < 0 ? "" : `${name}tep ${numeral(step + story.first)}: `;
-      if (step < 0) return `${trace.name} has ended.`;
-      return where + (row < 0 ? poolInWords(trace, step) : cellInWords(story.names[row], momentAt(trace.rows[row], step)));
-    };
     let said = [HINT];
     if (about) said = [words(about)];
     else if (selected) {
@@ -344,7 +339,6 @@ function render({ model, el }) {
     light();
   };
   model.on("change:story", drawAll);
-  model.on("change:step", drawStep);
   model.on("change:selected", onSelected);
   drawAll();
 
@@ -364,9 +358,8 @@ function render({ model, el }) {
     stopListening();
     resized.disconnect();
     themed.disconnect();
-    saver.stop();
+    moved.stop();
     model.off("change:story", drawAll);
-    model.off("change:step", drawStep);
     model.off("change:selected", onSelected);
   };
 }
@@ -392,11 +385,10 @@ function legendOf(story, id) {
     [
       story.traces.some((trace) => trace.cached.some(Boolean)),
       "free, kept for later hits",
-      (pen) => ["cached", "cachedDots"].forEach((fill) => drawCell(pen, 0, 24, 0, 20, fill)),
+      (pen) => drawCell(pen, 0, 24, 0, 20, "cached"),
     ],
   ];
   const item = (...parts) => element("span", { role: "listitem" }, ...parts);
-  const letters = story.names.flatMap((name, i) => (name === story.labels[i] ? [] : [`${story.labels[i]} is ${name}`]));
   return [
     ...marks
       .filter(([occurs]) => occurs)
@@ -405,9 +397,8 @@ function legendOf(story, id) {
         draw(vectorPen(svg, `${id}-mark${i}`));
         return item(svg, says);
       }),
-    ...letters.slice(0, 12).map((says) => item(says)),
-    letters.length > 12 && item(`and ${letters.length - 12} more`),
-  ].filter(Boolean);
+    ...story.which.map((says) => item(says)),
+  ];
 }
 
 export default { render };

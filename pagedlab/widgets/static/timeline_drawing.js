@@ -1,14 +1,15 @@
 // Draws the figures of the timeline, with one of two pens: elements of an SVG, or a canvas for what has too many cells.
 
-const LOOKS = { prefill: "#E69F00", decode: "#56B4E9", tokens: "#009E73", cached: "#F0E442", ink: "#14161A" };
-// Patterns: the size of a tile, the lines in it, their width, their colour, and how much of it there is behind them.
+const LOOKS = { prefill: "#E69F00", decode: "#56B4E9", tokens: "#009E73", ink: "#14161A" };
+// Patterns: the size of a tile, the lines in it, their width, their colour, and how much of it (or of another colour) there
+// is behind them.
 const TILES = {
   preempted: [10, "M0 10L10 0M-2 2L2 -2M8 12L12 8", 3, "#D55E00", 0.14],
   swapped: [6, "M1.5 0V6", 2.6, "#CC79A7", 0.18],
   aborted: [10, "M0 0L10 10M-2 8L2 12M8 -2L12 2", 2, "muted", 0.1],
   done: [6, "M1.5 1.5h.01M4.5 4.5h.01", 2, "muted", 0.1],
   empty: [8, "M0 0L8 8M-2 6L2 10M6 -2L10 2", 1.5, "#009E73", 0.14],
-  cachedDots: [6, "M1.5 1.5h.01M4.5 4.5h.01", 2, "#8A6D00", 0],
+  cached: [6, "M1.5 1.5h.01M4.5 4.5h.01", 2, "#8A6D00", 0.3, "#F0E442"],
 };
 const THEMED = ["text", "muted", "line", "track", "page"];
 const PATTERN_OF = { X: "preempted", S: "swapped", "-": "done", A: "aborted" };
@@ -42,11 +43,11 @@ function tileDefinitions(id) {
   return drawing(
     "defs",
     {},
-    Object.entries(TILES).map(([name, [size, lines, width, hue, ground]]) =>
+    Object.entries(TILES).map(([name, [size, lines, width, hue, ground, behind = hue]]) =>
       drawing(
         "pattern",
         { id: `${id}-${name}`, width: size, height: size, patternUnits: "userSpaceOnUse" },
-        drawing("rect", { width: size, height: size, style: `fill:${colour(hue)};opacity:${ground}` }),
+        drawing("rect", { width: size, height: size, style: `fill:${colour(behind)};opacity:${ground}` }),
         drawing("path", { d: lines, "stroke-linecap": "round", style: `fill:none;stroke:${colour(hue)};stroke-width:${width}` }),
       ),
     ),
@@ -69,11 +70,11 @@ function canvasPen(canvas, left, wide, high) {
   canvas.parentNode.append(probe);
   const known = {};
   const paint = (name) => (known[name] ||= TILES[name] ? pattern(...TILES[name]) : colour(name));
-  function pattern(size, lines, width, hue, ground) {
+  function pattern(size, lines, width, hue, ground, behind = hue) {
     const tile = element("canvas", { width: size * dense, height: size * dense });
     const inner = tile.getContext("2d");
     inner.scale(dense, dense);
-    Object.assign(inner, { fillStyle: colour(hue), strokeStyle: colour(hue), lineWidth: width, lineCap: "round" });
+    Object.assign(inner, { fillStyle: colour(behind), strokeStyle: colour(hue), lineWidth: width, lineCap: "round" });
     inner.globalAlpha = ground;
     inner.fillRect(0, 0, size, size);
     inner.globalAlpha = 1;
@@ -217,7 +218,7 @@ function drawPool(pen, trace, index, at) {
   pen.rect(0, top, right, at.pool, 0, { fill: "track" });
   if (cached.some(Boolean)) {
     const kept = used.map((blocks, i) => blocks + cached[i]);
-    for (const fill of ["cached", "cachedDots"]) area(kept, { fill });
+    area(kept, { fill: "cached" });
     area(used, { fill: "page" });
   }
   if (size) area(used, { fill: "empty" });
@@ -230,7 +231,7 @@ function drawFrame(pen, story, at, selected) {
   story.traces.forEach((trace, index) => {
     if (story.traces.length > 1) {
       pen.text(0, at.figure(index) + 14, trace.name, { size: 14, weight: 700 });
-      pen.text(8.6 * trace.name.length + 14, at.figure(index) + 14, totalsInWords(trace.totals), { size: 12.5, fill: "muted" });
+      pen.text(9 * trace.name.length + 16, at.figure(index) + 14, totalsInWords(trace.totals), { size: 12.5, fill: "muted" });
     }
     story.labels.forEach((label, r) => {
       const chosen = story.names[r] === selected;

@@ -100,8 +100,11 @@ function momentAt(row, step) {
 
 const someTokens = (n) => `${numeral(n)} ${n === 1 ? "token" : "tokens"}`;
 
-function cellInWords(name, moment) {
-  if (!moment) return `${name} is not there.`;
+function cellInWords(name, trace, r, step) {
+  const row = trace.rows[r];
+  const moment = momentAt(row, step);
+  if (!row) return `${name} is not in ${trace.name ? "this schedule" : "these steps"}.`;
+  if (!moment) return `${name} ${step < row.from ? "has not come yet" : "has left"}.`;
   const { state, scheduled, computed, tokens, blocks, reason } = moment;
   const does = {
     ".": "waits",
