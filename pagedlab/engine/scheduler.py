@@ -43,8 +43,8 @@ class Scheduler:
     - `max_num_seqs`, `max_num_batched_tokens`: the most requests, and tokens, in one step
     - `max_model_len`: the most tokens the model can have in one sequence; None: no limit
     - `chunked_prefill`: whether a prompt may be computed in pieces; if not, a step takes all of it or nothing
-    - `policy`: "fcfs", first come, first served; "priority", lower numbers first, and in the order they came. It decides
-      who comes in first and who makes room last; nobody has to go only because somebody more urgent waits.
+    - `policy`: "fcfs", first come, first served; "priority", lower numbers first, equals in the order they came. It is
+      about who comes in first and who makes room last; nobody has to go only because somebody more urgent waits.
     - `watermark`: the part of the pool that stays free when somebody comes in beside others
     - `preemption`: "recompute", or "swap" as far as `swap_space` (`pagedlab.cache.swap`) has room
     - `table_class`, `split_budget`: your own `BlockTable` and `chunked_prefill`

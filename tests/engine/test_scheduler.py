@@ -355,7 +355,7 @@ def test_idle_requests_make_room_for_the_first_in_line(num_cpu_blocks):
         while len(server.pending) < 3:
             assert scheduled(server.step())
             steps += 1
-        assert steps <= 3 + round_, "a beam that has been sampled was computed again"
+            assert steps <= 3 + round_, "a beam that has been sampled was computed again"
         for name in list(server.pending):
             server.deliver(server.requests[name])
     server.check_end()
