@@ -109,6 +109,31 @@ def build_parser() -> argparse.ArgumentParser:
         _reset,
     )
     reset.add_argument("lesson", metavar="LESSON", help="number or name of the lesson")
+    generate = _command(
+        commands,
+        "generate",
+        "let the model continue a text, on the engine",
+        "The text appears as it is generated. It is greedy (always the most likely token) unless --temperature is "
+        "above 0.",
+        [
+            "pagedlab generate 'The capital of France is' --max-tokens 20",
+            "pagedlab generate --chat 'Why is the sky blue?' --temperature 0.7 --seed 1",
+            "pagedlab generate 'Once upon a time' --dtype float32 --stats",
+        ],
+        _generate,
+    )
+    generate.add_argument("prompt", metavar="PROMPT", help="the text to go on from; '-' reads it from standard input")
+    generate.add_argument("--max-tokens", type=int, default=128, metavar="N", help="stop after N tokens (default: 128)")
+    generate.add_argument("--chat", action="store_true", help="ask it as a question, in the model's chat format")
+    generate.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: greedy (default); 1: as is")
+    generate.add_argument("--top-p", type=float, default=1.0, metavar="P", help="from the likeliest that sum to P")
+    generate.add_argument("--top-k", type=int, default=0, metavar="K", help="from the K likeliest tokens; 0: all")
+    generate.add_argument("--seed", type=int, metavar="S", help="draw the same again")
+    generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
+    generate.add_argument("--ignore-eos", action="store_true", help="go on after the model says it is done")
+    generate.add_argument("--model", metavar="PATH", help="a .gguf file or a Hugging Face directory (Llama family)")
+    generate.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    generate.add_argument("--stats", action="store_true", help="what the engine measured, on standard error")
     _command(
         commands,
         "progress",
@@ -160,6 +185,37 @@ def _reset(args) -> int:
     done = Workspace().reset(args.lesson)
     print(f"fresh: {done.lesson}")
     print(f"your version: {done.backup}" if done.backup else "there was no version of yours to keep")
+    return 0
+
+
+def _generate(args) -> int:
+    import torch
+
+    from pagedlab.engine.engine import Engine
+    from pagedlab.engine.params import SamplingParams
+
+    try:
+        params = SamplingParams(
+            max_tokens=args.max_tokens,
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k,
+            seed=args.seed,
+            stop=args.stop,
+            ignore_eos=args.ignore_eos,
+        )
+        prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+        engine = Engine.load(args.model, getattr(torch, args.dtype))
+        if args.chat:
+            prompt = engine.tokenizer.chat([{"role": "user", "content": prompt}])
+        pieces = engine.stream(prompt, params)
+    except ValueError as error:  # of a number that makes no sense; it says which
+        raise PagedLabError(str(error)) from error
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+    if args.stats:
+        print(engine.metrics, file=sys.stderr)
     return 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from pagedlab import __version__, cli
 from pagedlab.errors import PagedLabError
 
-COMMANDS = ("lab", "doctor", "fetch", "reset", "progress")
+COMMANDS = ("lab", "doctor", "fetch", "reset", "generate", "progress")
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,9 @@ def test_no_command_prints_the_help(capsys):
         (["reset", "blocks"], "no lesson 'blocks'"),
         (["lab", "--no-fetch", "--port", "99999"], "ports go from 1 to 65535"),
         (["fetch", "--from", "nowhere.gguf"], "nowhere.gguf"),
+        (["generate", "hello", "--temperature", "nan"], "temperature is nan"),
+        (["generate", "hello", "--max-tokens", "0"], "max_tokens is 0"),
+        (["generate", "hello", "--model", "nowhere.gguf"], "nowhere.gguf"),
     ],
 )
 def test_a_problem_is_one_message_and_status_1(capsys, argv, message):
