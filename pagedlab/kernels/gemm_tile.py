@@ -1,0 +1,243 @@
+"""The inner loop of a matrix product: one tile of the result, held in registers from beginning to end.
+
+A tile is up to 12 rows by 32 columns. Its sums never leave the registers while the loop walks along the inner
+dimension; every step loads 32 columns of the weight once and uses them for all the rows. That is the whole trick: with
+12 rows, 24 registers hold sums, 2 hold weights and 1 a number of x, of the 32 there are, and a weight that came from
+memory is used 12 times. With one row, the product takes as long as memory takes to hand over the weight.
+
+Compilers don't find this form in plain loops, and numba has no bfloat16. So the functions below write the instructions
+(LLVM's, which numba turns into machine code), in Python loops that run when the code is made: `_tile` is the loop to
+read, a number type adds its four instructions, and `_any_tile` has a tile for each number of rows.
+
+A sum is taken in the same order in every tile: a row's result does not depend on how many rows come with it.
+
+Sources: the tile is the inner kernel of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+(2008), section 6; the bfloat16 instruction is VDPBF16PS of AVX512-BF16, in Intel's instruction set reference.
+"""
+
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from pagedlab.kernels.cpu_threads import arguments_of, kernel, take
+
+LANES = 16  # numbers of 32 bits in a register
+COLUMNS = 2 * LANES
+MOST_ROWS = 12
+AHEAD = 4096  # bytes: the weight is asked for so far in advance
+
+int1, int8, int16, int32, int64, float32 = *(ir.IntType(bits) for bits in (1, 8, 16, 32, 64)), ir.FloatType()
+sums_type = ir.VectorType(float32, LANES)
+
+
+class BFloat16:
+    """A step is two neighbours of the inner dimension: the instruction adds both products of 16 pairs to 16 sums."""
+
+    bytes = 2
+
+    @staticmethod
+    def load_weight(builder, address):
+        return builder.load(builder.inttoptr(address, ir.VectorType(int32, LANES).as_pointer()), align=4)
+
+    @staticmethod
+    def load_everywhere(builder, address):
+        return _everywhere(builder, builder.load(builder.inttoptr(address, int32.as_pointer()), align=2))
+
+    @staticmethod
+    def multiply_add(builder, x, weight, sums):
+        return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", sums_type, sums, x, weight)
+
+    @staticmethod
+    def store(builder, numbers, address, mask):
+        rounded = _call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(int16, LANES), numbers)
+        _store_where(builder, mask, rounded, address, "llvm.masked.store.v16i16.p0", align=2)
+
+
+class Float32:
+    """A step is one number of the inner dimension."""
+
+    bytes = 4
+
+    @staticmethod
+    def load_weight(builder, address):
+        return builder.load(builder.inttoptr(address, sums_type.as_pointer()), align=4)
+
+    @staticmethod
+    def load_everywhere(builder, address):
+        return _everywhere(builder, builder.load(builder.inttoptr(address, float32.as_pointer()), align=4))
+
+    @staticmethod
+    def multiply_add(builder, x, weight, sums):
+        return _call(builder, "llvm.fma.v16f32", sums_type, x, weight, sums)
+
+    @staticmethod
+    def store(builder, numbers, address, mask):
+        _store_where(builder, mask, numbers, address, "llvm.masked.store.v16f32.p0", align=4)
+
+
+def _tile(builder, number, gated, rows, x, x_stride, weight, steps, out, out_stride, columns):
+    """`out[:rows, :columns] = x[:rows] @ weight`. Strides are in bytes, and a step is 4 bytes of each row of x.
+
+    gated: the first half of the weight's columns is a gate for the other, `silu(x @ first) * (x @ second)`.
+    """
+    x_rows = [builder.add(x, builder.mul(x_stride, int64(row))) for row in range(rows)]
+
+    before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    step = builder.phi(int64)
+    sums = [[builder.phi(sums_type) for _ in range(2)] for _ in range(rows)]
+
+    weight_here = builder.add(weight, builder.mul(step, int64(4 * COLUMNS)))
+    x_offset = builder.mul(step, int64(4))
+    halves = [number.load_weight(builder, builder.add(weight_here, int64(4 * LANES * half))) for half in range(2)]
+    for half in range(2):
+        _fetch(builder, builder.add(weight_here, int64(AHEAD + 4 * LANES * half)))
+    grown = []
+    for row in range(rows):
+        value = number.load_everywhere(builder, builder.add(x_rows[row], x_offset))
+        grown.append([number.multiply_add(builder, value, halves[half], sums[row][half]) for half in range(2)])
+
+    next_step = builder.add(step, int64(1))
+    builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, after)
+    step.add_incoming(int64(0), before)
+    step.add_incoming(next_step, loop)
+    for row in range(rows):
+        for half in range(2):
+            sums[row][half].add_incoming(_constant(0.0), before)
+            sums[row][half].add_incoming(grown[row][half], loop)
+
+    builder.position_at_end(after)
+    for row in range(rows):
+        results = [builder.fmul(_silu(builder, grown[row][0]), grown[row][1])] if gated else grown[row]
+        for part, result in enumerate(results):
+            first = LANES * part
+            at = builder.add(out, builder.add(builder.mul(out_stride, int64(row)), int64(number.bytes * first)))
+            number.store(builder, result, at, _first_lanes(builder, builder.sub(columns, int64(first))))
+
+
+def _any_tile(number, gated=False):
+    """A tile for each number of rows, and the choice between them: a function that compiled code can call."""
+
+    @intrinsic
+    def tile(typing_context, rows, x, x_stride, weight, steps, out, out_stride, columns):
+        def generate(context, builder, signature, arguments):
+            done = builder.append_basic_block("done")
+            choice = builder.switch(arguments[0], done)
+            for rows in range(1, MOST_ROWS + 1):
+                block = builder.append_basic_block(f"rows_{rows}")
+                choice.add_case(int64(rows), block)
+                builder.position_at_end(block)
+                _tile(builder, number, gated, rows, *arguments[1:])
+                builder.branch(done)
+            builder.position_at_end(done)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 8), generate
+
+    return tile
+
+
+def _silu(builder, x):
+    """x / (1 + e ** -x), for every lane.
+
+    e ** y for y = n ln 2 + r, |r| <= ln 2 / 2: the series up to r ** 7 gives e ** r, and n goes into the exponent's
+    bits. ln 2 comes in two parts, the first so short that n times it is exact.
+    """
+    y = builder.fneg(x)
+    for name, end in (("llvm.minimum", 89.0), ("llvm.maximum", -87.0)):  # e ** 89 comes out as infinity; NaN stays
+        y = _call(builder, f"{name}.v16f32", sums_type, y, _constant(end))
+    n = _call(builder, "llvm.rint.v16f32", sums_type, builder.fmul(y, _constant(1.44269504)))
+    r = _call(builder, "llvm.fma.v16f32", sums_type, n, _constant(-0.693359375), y)
+    r = _call(builder, "llvm.fma.v16f32", sums_type, n, _constant(2.12194440e-4), r)
+    power = _constant(1 / 5040)
+    for coefficient in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
+        power = _call(builder, "llvm.fma.v16f32", sums_type, power, r, _constant(coefficient))
+    integers = ir.VectorType(int32, LANES)
+    exponent = builder.add(builder.fptosi(n, integers), ir.Constant(integers, [127] * LANES))
+    two_to_n = builder.bitcast(builder.shl(exponent, ir.Constant(integers, [23] * LANES)), sums_type)
+    return builder.fdiv(x, builder.fadd(_constant(1.0), builder.fmul(power, two_to_n)))
+
+
+def _constant(number):
+    return ir.Constant(sums_type, [ir.Constant(float32, number)] * LANES)
+
+
+def _call(builder, name, result, *arguments):
+    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
+
+
+def _everywhere(builder, number):
+    """One number in all lanes."""
+    vector = ir.VectorType(number.type, LANES)
+    nothing = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(nothing, number, int32(0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(int32, LANES), [0] * LANES))
+
+
+def _first_lanes(builder, count):
+    """A mask of so many lanes: none for 0 or less, all for 16 or more."""
+    lanes = ir.Constant(ir.VectorType(int64, LANES), list(range(LANES)))
+    return builder.icmp_signed("<", lanes, _everywhere(builder, count))
+
+
+def _store_where(builder, mask, numbers, address, name, align):
+    pointer = builder.inttoptr(address, numbers.type.as_pointer())
+    _call(builder, name, ir.VoidType(), numbers, pointer, int32(align), mask)
+
+
+def _fetch(builder, address):
+    """Start to bring a line of 64 bytes near. An address with nothing behind it does no harm."""
+    pointer = builder.inttoptr(address, int8.as_pointer())
+    _call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, int32(0), int32(3), int32(1))  # to read, closest, data
+
+
+bfloat16_tile, float32_tile = _any_tile(BFloat16), _any_tile(Float32)
+gated_bfloat16_tile, gated_float32_tile = _any_tile(BFloat16, gated=True), _any_tile(Float32, gated=True)
+
+Product = arguments_of(
+    "Product",
+    "panels panels_an_item  tiles short_rows long_tiles  x x_stride  weight steps  out out_stride out_columns",
+)
+"""`num_items` times `panels_an_item` panels of 32 weight columns; rows in `tiles`, the first `long_tiles` of them with
+`short_rows + 1` rows and the others with `short_rows`. Addresses, strides in bytes."""
+
+
+@njit(error_model="numpy")
+def multiply(arguments, tile, number_bytes, panel_columns):
+    a = carray(arguments, 1)[0]
+    while True:
+        first = take(arguments) * a.panels_an_item
+        if first >= a.panels:
+            break
+        for panel in range(first, min(first + a.panels_an_item, a.panels)):
+            weight = a.weight + panel * a.steps * 4 * COLUMNS
+            columns = a.out_columns - panel * panel_columns
+            x, out = a.x, a.out + panel * panel_columns * number_bytes
+            for index in range(a.tiles):  # the panel stays in the first cache while the rows pass by
+                rows = a.short_rows + (1 if index < a.long_tiles else 0)
+                tile(rows, x, a.x_stride, weight, a.steps, out, a.out_stride, columns)
+                x += rows * a.x_stride
+                out += rows * a.out_stride
+
+
+@kernel(Product)
+def bfloat16_product(arguments):
+    multiply(arguments, bfloat16_tile, 2, COLUMNS)
+
+
+@kernel(Product)
+def float32_product(arguments):
+    multiply(arguments, float32_tile, 4, COLUMNS)
+
+
+@kernel(Product)
+def gated_bfloat16_product(arguments):
+    multiply(arguments, gated_bfloat16_tile, 2, LANES)
+
+
+@kernel(Product)
+def gated_float32_product(arguments):
+    multiply(arguments, gated_float32_tile, 4, LANES)
