@@ -142,7 +142,6 @@ class Scheduler:
         else:
             child.table = self.table_class(self.block_size)
             child.status = RequestStatus.WAITING if request.status is RequestStatus.WAITING else RequestStatus.PREEMPTED
-            child.parked_at = child.num_tokens if request.is_idle else None
         request.seats = max(1, request.seats - 1)  # the child takes one of those set aside
         self._enter(self.running if child.status is RequestStatus.RUNNING else self.waiting, child, next(self._numbers))
         return child

@@ -102,6 +102,12 @@ def _meddle(server: Server, rng: random.Random, request, happened: Counter, step
         child = server.fork(request, f"f{step}", seed=1000 + step)
         if rng.random() < 0.5:
             server.abort(child.request_id)
+    elif chance < 0.2 and request.request_id in server.pending:  # a beam branches, or another takes its place
+        if len(request.output_token_ids) + 1 < request.max_tokens:
+            happened["branched"] += 1
+            server.branch(request, f"b{step}", token=500 + step, seed=2000 + step)
+        if rng.random() < 0.3:
+            server.abort(request.request_id)
     elif chance < 0.07:
         try:
             server.scheduler.add(type(request)(request.request_id, [1], 1))

@@ -133,6 +133,13 @@ class Server:
         self.requests[request_id], self.inherited[request_id] = child, list(child.output_token_ids)
         return child
 
+    def branch(self, request: Request, request_id: str, token: int, seed: int) -> Request:
+        """A fork with a next token of its own, as beams have: chosen, not sampled."""
+        child = self.fork(request, request_id, seed)
+        child.output_token_ids.append(token)
+        self.inherited[request_id].append(token)
+        return child
+
     def step(self, interrupt_after: int | None = None, moved: bool = True) -> SchedulerOutput:
         """interrupt_after: give the step up after so many tokens, or before the memory moves (moved=False)."""
         output = self.scheduler.schedule()

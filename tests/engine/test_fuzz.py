@@ -8,6 +8,17 @@ from tests.engine.episodes import play
 
 EPISODES = 2000
 PARTS = 20
+EVENTS = [
+    "preempted",
+    "swapped in",
+    "copies",
+    "interrupted",
+    "aborted",
+    "forked",
+    "branched",
+    "rejected",
+    "cached tokens",
+]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -17,5 +28,5 @@ def test_nothing_breaks_and_every_output_is_right(part):
         happened += play(number)
     assert happened["episodes"] == EPISODES // PARTS
     # An episode in which nothing goes wrong tests nothing: all of it must have happened in these hundred.
-    for event in ("preempted", "swapped in", "copies", "interrupted", "aborted", "forked", "rejected", "cached tokens"):
+    for event in EVENTS:
         assert happened[event] > 0, f"{event}: never, in {dict(happened)}"
