@@ -112,6 +112,13 @@ def test_static_batching_waits_for_the_longest():
     assert scheduler.allocator.num_free == 4
 
 
+def test_who_comes_late_waits_for_the_whole_batch_also_beside_free_memory():
+    requests = [SimRequest(1, 6), SimRequest(1, 1)]
+    for maker, finished in ((StaticBatching, 7.0), (ReservedBatching, 2.0)):
+        run = simulate_serving(requests, maker(8, 4, max_model_len=8), CostModel(1.0, 0.0), arrivals=[0.0, 0.5])
+        assert [request.finished_time for request in run.requests] == [6.0, finished]
+
+
 def test_reserved_batching_lets_the_next_one_in():
     requests = [SimRequest(1, 1), SimRequest(1, 6), SimRequest(1, 1)]
     run = simulate_serving(requests, ReservedBatching(4, block_size=4, max_model_len=8), CostModel(1.0, 0.0))
@@ -202,7 +209,8 @@ def test_requests_of_the_engine_with_tokens_that_matter():
 
 
 def test_lengths_alone_never_hit_the_cache():
-    run = simulate_serving([SimRequest(33, 2)] * 5, Scheduler(PrefixCache(BlockAllocator(99)), 4), COST)
+    apart = [100.0 * i for i in range(5)]
+    run = simulate_serving([SimRequest(33, 2)] * 5, Scheduler(PrefixCache(BlockAllocator(99)), 4), COST, apart)
     assert run.num_computed_tokens == 5 * 34
 
 
