@@ -247,7 +247,10 @@ class Scheduler:
         output.scheduled.append((request, num_tokens))
 
     def _preempt(self, request: Request, output: SchedulerOutput, swap: bool = True) -> None:
-        """All its blocks or none: a sequence is read as a whole, so a part of it would be of no use."""
+        """All its blocks or none: a sequence is read as a whole, so a part of it would be of no use.
+
+        A block it shares is copied out as well. When it comes back, it has all its blocks to itself.
+        """
         _remove(self.running, request)
         request.num_preemptions += 1
         output.preempted.append(request)

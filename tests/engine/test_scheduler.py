@@ -171,13 +171,14 @@ def test_a_step_never_preempts_the_same_request_twice():
 
 
 def test_somebody_had_to_go_so_nobody_comes_in():
-    server = Server(8, 1, watermark=0)
-    server.add("a", prompt(4), 4)
-    server.add("b", prompt(4, 20), 4)
+    server = Server(12, 1, watermark=0, policy="priority")
+    server.add("a", prompt(4), 4, priority=1)
+    server.add("b", prompt(8, 20), 4, priority=2)
     server.step()
-    server.add("tiny", prompt(1, 40), 1)
+    server.add("urgent", prompt(3, 40), 1, priority=0)
     output = server.step()
-    assert (names(output.preempted), scheduled(output)) == (["b"], [("a", 1)])  # and 3 blocks are free
+    assert (names(output.preempted), scheduled(output)) == (["b"], [("a", 1)])  # although 7 blocks are free now
+    assert scheduled(server.step()) == [("a", 1), ("urgent", 3)]
     server.run()
 
 
@@ -361,6 +362,17 @@ def test_idle_requests_make_room_for_the_first_in_line(num_cpu_blocks):
     server.check_end()
 
 
+def test_idle_requests_make_room_for_want_of_a_seat():
+    server = Server(100, 4, max_num_seqs=2)
+    hold_beams(server, 3, 4)
+    assert scheduled(server.step()) == [("beam0", 4), ("beam1", 4)]
+    output = server.step()
+    assert (names(output.preempted), scheduled(output)) == (["beam1"], [("beam2", 4)])
+    for name in list(server.pending):
+        server.abort(name)
+    server.check_end()
+
+
 def test_the_only_one_with_a_share_lacks_a_block():
     """The older one gets nothing of the budget, the newer one no block: a step that only preempts would not help."""
     server = Server(8, 1, watermark=0, max_num_batched_tokens=4)
@@ -521,6 +533,15 @@ def test_prefix_hits_come_first_and_leave_a_token_to_compute():
     assert scheduled(output) == [("b", 4), ("c", 1)]
     assert (server.requests["b"].num_cached_tokens, server.requests["c"].num_cached_tokens) == (4, 8)
     server.run()
+
+
+def test_a_shared_block_is_published_by_one_of_its_holders():
+    server = Server(40, 4, prefix_cache=True)
+    publish, published = server.allocator.publish, []
+    server.allocator.publish = lambda block, block_hash: published.append(block) or publish(block, block_hash)
+    server.add("a", prompt(14), 7, n=3)
+    server.run()
+    assert len(set(published)) == len(published) == 3 + 3 * 2
 
 
 def test_hits_are_looked_up_at_every_attempt():
