@@ -21,6 +21,7 @@ import torch
 
 from pagedlab.engine.group import Choice, Sequence, SequenceGroup
 from pagedlab.engine.outputs import CompletionOutput
+from pagedlab.engine.request import RequestStatus
 
 Candidates = dict[int, float]
 """Log-probability by token: the likeliest tokens to continue a beam, and every stop token."""
@@ -56,6 +57,7 @@ class BeamGroup(SequenceGroup):
         return self._select(offers)
 
     def _select(self, offers: dict[Sequence, Candidates]) -> list[tuple[Sequence, list[Choice]]]:
+        self.sequences = self.live
         params, continued = self.params, []
         for beam, candidates in offers.items():
             for token, logprob in candidates.items():
@@ -96,8 +98,9 @@ class BeamGroup(SequenceGroup):
         return possible <= self._score(worst.cumulative_logprob, len(worst.token_ids))
 
     def completions(self) -> tuple[CompletionOutput, ...]:
-        """The results, best first; while the search goes on, the beams as they are."""
-        found = [beam.output() for beam in self.live] or self._results
+        """The results, best first; of a search that goes on or was aborted, the beams as they are."""
+        beams = [beam for beam in self.sequences if beam.request.status is not RequestStatus.FINISHED_STOPPED]
+        found = [beam.output() for beam in beams] or self._results
         return tuple(
             replace(output, index=rank, text=self._text(output.token_ids)) for rank, output in enumerate(found)
         )

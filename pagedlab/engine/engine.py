@@ -157,9 +157,11 @@ class Engine:
             for group in groups:
                 self._enter(group)
             with progress_bar(len(groups), progress) as bar:
-                while running := [group for group in groups if not group.finished]:
+                running = groups
+                while running:
                     self._step()
-                    bar.update(sum(group.finished for group in running))
+                    num_before, running = len(running), [group for group in running if not group.finished]
+                    bar.update(num_before - len(running))
         finally:
             self._leave(groups)
         return [group.output() for group in groups]
@@ -225,9 +227,8 @@ class Engine:
         group = self._groups.get(request_id)
         if group is None:
             return None
-        output = group.output()
         self._leave([group])
-        return output
+        return group.output()
 
     @property
     def has_unfinished(self) -> bool:

@@ -86,22 +86,20 @@ class ModelRunner:
             kernels, options = self._kernels, {}
         kernels.kv_write(keys, values, *caches, batch.slot_mapping, **options)
 
-        num_decode, parts = batch.num_decode, []
+        num_decode, out = batch.num_decode, []
         if num_decode:
-            tables, lens = batch.block_tables[:num_decode], batch.seq_lens[:num_decode]
-            parts.append(kernels.paged_decode(q[:num_decode], *caches, tables, lens, self._scale, **options))
+            out.append(kernels.paged_decode(q[:num_decode], *caches, *batch.decode, self._scale, **options))
         if num_decode < len(batch.requests):
-            tables, lens = batch.block_tables[num_decode:], batch.seq_lens[num_decode:]
-            starts = batch.query_start_loc[num_decode:] - num_decode  # a decode request has one row
-            parts.append(kernels.paged_prefill(q[num_decode:], *caches, tables, lens, starts, self._scale, **options))
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(0, 1)
+            out.append(kernels.paged_prefill(q[num_decode:], *caches, *batch.prefill, self._scale, **options))
+        return (out[0] if len(out) == 1 else torch.cat(out)).transpose(0, 1)
 
 
 class Batch:
     """One step, described by integer tensors. Requests with a single token come first ("decode"), then the others.
 
     token_ids, positions, slot_mapping: `[num_tokens]`; seq_lens: `[num_seqs]`; query_start_loc: `[num_seqs + 1]`;
-    block_tables: `[num_seqs, max_blocks]`, -1 behind the end; last_rows: the rows whose logits are wanted.
+    block_tables: `[num_seqs, max_blocks]`, -1 behind the end; last_rows: the rows whose logits are wanted, and
+    `sampling` their requests. `decode` and `prefill`: what `paged_decode` and `paged_prefill` need of it.
     """
 
     def __init__(self, scheduled: Scheduled, pool: PagedKVCache):
@@ -127,10 +125,15 @@ class Batch:
                 last_rows.append(len(token_ids) - 1)
                 self.sampling.append(request)
 
-        self.token_ids, self.last_rows = torch.tensor(token_ids, dtype=torch.int64), torch.tensor(last_rows).long()
-        self.positions, self.slot_mapping = torch.from_numpy(positions), torch.from_numpy(slots)
-        self.block_tables, self.seq_lens = torch.from_numpy(tables), torch.from_numpy(num_stored + num_new)
-        self.query_start_loc = torch.from_numpy(starts)
+        arrays = np.array(token_ids, dtype=np.int64), positions, slots, tables, num_stored + num_new, starts
+        tensors = [torch.from_numpy(array).to(pool.device) for array in arrays]
+        self.token_ids, self.positions, self.slot_mapping, *described = tensors
+        self.block_tables, self.seq_lens, self.query_start_loc = described
+        self.last_rows = torch.tensor(last_rows, dtype=torch.int64, device=pool.device)
+
+        first = self.num_decode  # of the requests that are not decoding; each one before them has one row
+        self.decode = self.block_tables[:first], self.seq_lens[:first]
+        self.prefill = self.block_tables[first:], self.seq_lens[first:], self.query_start_loc[first:] - first
 
 
 def _padded_tables(requests: Sequence[Request], seq_lens: np.ndarray, block_size: int) -> np.ndarray:

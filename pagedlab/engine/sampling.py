@@ -47,8 +47,8 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Seq
     for (top_k, nucleus), rows in groups.items():
         temperature = logits.new_tensor([params[row].temperature for row in rows], dtype=torch.float32)
         scaled = logits[rows].float() / temperature[:, None]
-        draws = torch.tensor([uniforms[row] for row in rows], dtype=torch.float64)[:, None]
-        top_p = torch.tensor([params[row].top_p for row in rows])[:, None] if nucleus else None
+        draws = temperature.new_tensor([uniforms[row] for row in rows], dtype=torch.float64)[:, None]
+        top_p = temperature.new_tensor([params[row].top_p for row in rows])[:, None] if nucleus else None
         tokens[rows] = _draw_group(scaled, top_k, top_p, draws)
     return tokens.tolist()
 

@@ -121,6 +121,7 @@ def test_abort_ends_all_beams(tiny, steps):
     for _ in range(steps):
         engine.step()
     output = engine.abort("beams")
+    assert output.finished and {beam.finish_reason for beam in output.outputs} == {"abort"}
     assert len(output.outputs) == 4 and {len(beam.token_ids) for beam in output.outputs} == {steps}
     assert_empty(engine)
 

@@ -340,7 +340,8 @@ def test_abort_at_any_time_leaves_no_block_behind(tiny, steps, n):
     left = [request_id for request_id in ids if request_id in engine._groups]
     output = engine.abort(ids[0])
     if ids[0] in left:
-        assert output.request_id == ids[0] and not output.finished
+        assert output.request_id == ids[0] and output.finished
+        assert {sample.finish_reason for sample in output.outputs} <= {"abort", "length"}
     assert engine.abort(ids[0]) is None and engine.abort("nobody") is None
     assert not [r for r in engine.scheduler.running if r.root_id == ids[0]]
     finished = {output.request_id for _ in iter(lambda: engine.has_unfinished, False) for output in engine.step()}
