@@ -10,7 +10,15 @@ import traitlets
 
 from pagedlab.cache.recorder import PoolState, Recorder, Step
 from pagedlab.widgets.base import CourseWidget, css, esm
-from pagedlab.widgets.explorer_moment import Holder, block_number, filled, holders, pool_state, slot_arithmetic
+from pagedlab.widgets.explorer_moment import (
+    Holder,
+    block_number,
+    filled,
+    holders,
+    kept_words,
+    pool_state,
+    slot_arithmetic,
+)
 from pagedlab.widgets.explorer_picture import block_picture
 from pagedlab.widgets.explorer_story import story
 from pagedlab.widgets.look import plural, spoken_list
@@ -34,7 +42,7 @@ class BlockTableExplorer(CourseWidget):
     pool after the step, a `PoolState`. `story` holds all that is drawn; it crosses to the browser once.
     """
 
-    _esm = esm("explorer_layout", "explorer_drawing", "explorer_over", "explorer")
+    _esm = esm("explorer_layout", "explorer_play", "explorer_drawing", "explorer_over", "explorer")
     _css = css("explorer")
 
     step = WholeNumber(0, help="The step shown, from 0").tag(sync=True)
@@ -106,7 +114,8 @@ class BlockTableExplorer(CourseWidget):
         where = f" at step {self.step:,} of {len(self._steps) - 1:,}: {step.caption}" if len(self._steps) > 1 else ":"
         parts = [f"BlockTableExplorer{where}"]
         free = sum(count <= 0 for count in state.ref_counts)
-        parts.append(f"{free:,} of {plural(state.num_blocks, 'block')} {'is' if free == 1 else 'are'} free.")
+        cached = f", {len(state.cached_blocks):,} of them cached" if state.cached_blocks else ""
+        parts.append(f"{free:,} of {plural(state.num_blocks, 'block')} {'is' if free == 1 else 'are'} free{cached}.")
         for sequence in [s for s in state.sequences if s.blocks][:8]:
             blocks = spoken_list([str(block_number(block)) for block in sequence.blocks])
             word = "block" if len(sequence.blocks) == 1 else "blocks"
@@ -134,7 +143,11 @@ class BlockTableExplorer(CourseWidget):
         step = self._steps[self.step]
         moment = step if len(self._steps) > 1 else step.state
         return block_picture(
-            moment, before=before, selected=self.selected, moments=(each.state for each in self._steps)
+            moment,
+            before=before,
+            selected=self.selected,
+            moments=(each.state for each in self._steps),
+            kept=kept_words(self._steps[: self.step + 1]),
         )
 
     def table(self) -> TextTable:
@@ -158,6 +171,8 @@ class BlockTableExplorer(CourseWidget):
                 )
         free = spoken_list([str(block) for block in state.free_blocks], at_most=16) or "none"
         order = ", next first" if state.free_order_known else ""
+        if state.cached_blocks:
+            free += f"; of these cached: {spoken_list([str(block) for block in state.cached_blocks], at_most=16)}"
         says = f"Step {self.step:,} of {len(self._steps) - 1:,}: {self._steps[self.step].caption}"
         title = "\n".join([*wrap(says, LINE_LENGTH), *wrap(f"Free{order}: {free}", LINE_LENGTH)])
         return TextTable(title, ["sequence", "logical", "block", "tokens", "filled", "ref count", "words"], rows)
@@ -168,7 +183,8 @@ def describe_block(state: PoolState, block: int) -> str:
     count = state.ref_counts[block]
     held = holders(state).get(block, [])
     if not held:
-        return f"Block {block} is {'in use' if count > 0 else 'free'}."
+        kept = "free, but the cache finds what it holds" if block in state.cached_blocks else "free"
+        return f"Block {block} is {'in use' if count > 0 else kept}."
     parts = [f"logical block {holder.logical} of {state.sequences[holder.sequence].name}" for holder in held]
     return f"Block {block} is {spoken_list(parts)}; its ref count is {count}."
 

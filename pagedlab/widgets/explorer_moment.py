@@ -5,11 +5,11 @@ everything here takes what it finds: a table may name a block twice, or one that
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pagedlab.cache.allocator import whole_number
-from pagedlab.cache.recorder import PoolState, SequenceState, drawable
+from pagedlab.cache.recorder import PoolState, SequenceState, Step, drawable
 from pagedlab.widgets.look import COLOURS, letters, spoken_list
 
 
@@ -116,6 +116,29 @@ def filled(state: PoolState, holder: Holder) -> int:
     """How many slots of this logical block have a token."""
     size = state.block_size or 1
     return max(0, min(size, state.sequences[holder.sequence].num_tokens - holder.logical * size))
+
+
+def kept_words(steps: Sequence[Step]) -> dict[int, list[str]]:
+    """What is still in blocks of the last step that no table names, but a cache or somebody else keeps: block -> words.
+
+    They are the words of the table that named the block last.
+    """
+    state, size = steps[-1].state, steps[-1].state.block_size or 1
+    named = holders(state)
+    wanted = {block for block, count in enumerate(state.ref_counts) if count > 0 and block not in named}
+    wanted |= set(map(block_number, state.cached_blocks))
+    found: dict[int, list[str]] = {}
+    for step in reversed(steps):
+        if not wanted:
+            break
+        names = labels(sequence.name for sequence in step.state.sequences)
+        for name, sequence in zip(names, step.state.sequences, strict=True):
+            for logical, block in enumerate(map(block_number, sequence.blocks)):
+                if block in wanted:
+                    positions = range(logical * size, min(sequence.num_tokens, (logical + 1) * size))
+                    found[block] = [sequence.texts[i] or f"{name}{i}" for i in positions]
+        wanted -= set(found)
+    return found
 
 
 def problems(state: PoolState) -> list[tuple[int, str]]:

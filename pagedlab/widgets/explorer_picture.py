@@ -4,7 +4,7 @@
 needs neither torch nor a widget.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -51,6 +51,7 @@ def block_picture(
     selected: dict | None = None,
     before: PoolState | None = None,
     moments: Iterable[PoolState] = (),
+    kept: Mapping[int, Sequence[str]] | None = None,
 ) -> str:
     """One SVG document.
 
@@ -60,10 +61,11 @@ def block_picture(
     right by itself (two tables and a ref count of 1, say) is found and said without being asked for.
     `selected`: {"sequence": "A", "position": 37} draws the way to a token's slot, {"block": 7} those from all holders.
     `moments`: the other states of a story, if its pictures should all have the same measures.
+    `kept`: the words that are still in blocks no table names, by block: see `kept_words`.
     """
     step = moment if isinstance(moment, Step) else None
     state = moment.state if isinstance(moment, Step) else moment
-    return _Picture(state, step, before, moments, selected or {}, problem).draw(title, note)
+    return _Picture(state, step, before, moments, selected or {}, problem, kept or {}).draw(title, note)
 
 
 def block_counts(state: PoolState) -> tuple[int, ...]:
@@ -72,7 +74,8 @@ def block_counts(state: PoolState) -> tuple[int, ...]:
 
 
 class _Picture:
-    def __init__(self, state: PoolState, step: Step | None, before, moments, selected: dict, problem):
+    def __init__(self, state: PoolState, step: Step | None, before, moments, selected: dict, problem, kept):
+        self.kept = kept
         self.state, self.step, self.selected = state, step, selected
         sizes = block_counts(state)
         self.width, self.at = _fit(state, {sizes, *map(block_counts, moments)})
@@ -81,6 +84,7 @@ class _Picture:
         self.labels = labels(sequence.name for sequence in state.sequences)
         self.hues = hues(sequence.name for sequence in state.sequences)
         self.holders = holders(state)
+        self.cached = set(map(block_number, state.cached_blocks))
         self.found = problems(state)
         self.wrong = {problem} if isinstance(problem, int) else set(problem)
         self.wrong |= {block for block, _ in self.found}
@@ -135,6 +139,7 @@ class _Picture:
     def heads(self) -> list[str]:
         at, size = self.at, self.state.block_size
         free = f"{self.num_free():,} of {self.state.num_blocks:,} free"
+        free += f", {len(self.cached):,} of them cached" if self.cached else ""
         each = f" \u00b7 {plural(size, 'slot')} each" if size else ""
         out = [text(at.right_x, 14, "The pool: physical blocks", 14, weight=600)]
         out.append(text(at.right_x, 31, free + each, 12, fill=MUTED))
@@ -187,15 +192,21 @@ class _Picture:
                 out += self.slots(x, y, most.sequence, most.logical, owners, first=block * state.block_size)
             else:
                 used = state.ref_counts[block] > 0
-                out.append(text(left + 44, middle - 1, "used" if used else "free", 11, fill=MUTED, anchor="middle"))
-                out += self.slots(x, y, -1, 0, [-1] if used else [], first=block * state.block_size)
+                word = "used" if used else "cached" if block in self.cached else "free"
+                out.append(text(left + 44, middle - 1, word, 11 if len(word) < 5 else 10, fill=MUTED, anchor="middle"))
+                if word == "cached":
+                    out.append(rect(x + 1, y + 1, width - 2, height - 2, "url(#cached)", rx=3))
+                out += self.slots(x, y, -1, 0, [-1] if used else [], block * state.block_size, self.kept.get(block, ()))
             if state.ref_counts[block] > 1:
                 out.append(text(x + width + 5, middle, f"\u00d7{state.ref_counts[block]}", 13, weight=700))
             out += self.frame(x, y, width, height, block)
         return out
 
-    def slots(self, x: float, y: float, sequence: int, logical: int, owners: list[int], first: int) -> list[str]:
-        """The strip of a block as words. `first` is the number that its first slot bears."""
+    def slots(
+        self, x: float, y: float, sequence: int, logical: int, owners: list[int], first: int, kept=()
+    ) -> list[str]:
+        """The strip of a block as words. `first` is the number that its first slot bears; `kept` is what is in a block
+        that no table names."""
         size, out = self.state.block_size, []
         has = filled(self.state, Holder(sequence, logical)) if sequence >= 0 else 0
         for offset in range(size):
@@ -218,6 +229,9 @@ class _Picture:
                 look = f'fill="{TRACK}" stroke="{LINE}"' if owners else f'fill="none" {_DASHED}'
                 place = f'x="{left + 0.5:.2f}" y="{top + 0.5}" width="{wide - 1:.2f}" height="{SLOT - 3}"'
                 out.append(f'<rect {place} rx="3" {look}/>')
+                if offset < len(kept):
+                    word = shortened(kept[offset], wide)
+                    out.append(_haloed(left + wide / 2, top + 25, word, 12, TEXT, "middle", "#FFFFFF"))
             out.append(text(left + 4, top + 10, str(first + offset), 9, fill=MUTED))
         return out
 
@@ -245,6 +259,7 @@ class _Picture:
             share = cell.has / (self.state.block_size or 1)
             if not cell.owners and not held:
                 looks = [(TRACK, 1, side)]
+                looks += [("url(#cached)", 1, side)] if cell.block in self.cached else []
             else:
                 colour = self.colour(cell.owners[0]) if cell.owners else NOBODY
                 looks = [(colour, 0.3, side)] if share < 1 else []
@@ -378,6 +393,8 @@ class _Picture:
             width, first = 12 + 8 * len(str(block)), i == 0 and state.free_order_known
             if x + width > self.width - PAD - 90:
                 break
+            if block in self.cached:
+                out.append(rect(x, y, width, 22, "url(#cached)", rx=4))
             out.append(_box(x, y, width, 22, ALARM if block in self.wrong else MUTED if first else LINE, 1.5))
             out.append(text(x + width / 2, y + 15.5, str(block), 12, anchor="middle", weight=700 if first else 400))
             x += width + 5
@@ -399,6 +416,10 @@ class _Picture:
             items.insert(0, ("used", "block in use"))
         if any(count > 1 for count in self.state.ref_counts):
             items.append(("shared", "shared block, \u00d7 its ref count"))
+        if self.cached:
+            items.append(("cached", "free, but the cache finds what it holds"))
+        if self.step and self.step.copies:
+            items.append(("copied", "contents copied"))
         if self.changed:
             items.append(("changed", "changed by this step"))
         if self.wrong:
@@ -412,14 +433,16 @@ class _Picture:
             if x > PAD and x + length > self.width - PAD:
                 x, y = PAD, y + 24
             fill = fills.get(kind, (TRACK, 1))
-            if kind == "free" and self.at.left == "words":
+            if kind == "copied":
+                out.append(_line(f"M{x} {y + 8}H{x + 15}", CHANGED, "copied"))
+            elif kind == "free" and self.at.left == "words":
                 out.append(f'<rect x="{x + 0.5}" y="{y + 0.5}" width="15" height="15" rx="3" fill="none" {_DASHED}/>')
             else:
                 out.append(rect(x, y, 16, 16, fill[0], rx=3, opacity=fill[1]))
             if kind == "part":
                 out.append(rect(x, y, 9, 16, COLOURS[0], rx=3))
-            if kind == "shared":
-                out.append(rect(x, y, 16, 16, "url(#shared)", rx=3))
+            if kind in ("shared", "cached"):
+                out.append(rect(x, y, 16, 16, f"url(#{kind})", rx=3))
             if kind in ("changed", "wrong", "empty"):
                 colour = {"changed": CHANGED, "wrong": ALARM, "empty": MUTED}[kind]
                 out.append(_box(x, y, 16, 16, colour, 1 if kind == "empty" else 2))
@@ -523,8 +546,14 @@ def way(at: Layout, start: tuple, start_slot: int | None, end: tuple, end_slot: 
 
 
 def copy_arrow(at: Layout, source: int, destination: int) -> str:
-    """From a block whose contents were copied to the copy."""
+    """From a block whose contents were copied to the copy; beside the words where there are any."""
     (x1, y1, w1, h1), (x2, y2, w2, h2) = at.pool(source), at.pool(destination)
+    if at.right == "words" and x1 == x2:
+        low, high = (0.8, 0.2) if y2 > y1 else (0.2, 0.8)
+        x, y1, y2 = x1 + w1 + 3, y1 + low * h1, y2 + high * h2
+        return _line(
+            f"M{x:.2f} {y1:.2f}C{x + 26:.2f} {y1:.2f} {x + 26:.2f} {y2:.2f} {x:.2f} {y2:.2f}", CHANGED, "copied"
+        )
     x1, y1, x2, y2 = x1 + w1 / 2, y1 + h1 / 2, x2 + w2 / 2, y2 + h2 / 2
     bow = 0.2 * (abs(x2 - x1) + abs(y2 - y1)) + 10
     return _line(
@@ -583,5 +612,9 @@ def _patterns() -> str:
         f'<rect width="1.6" height="6" fill="{TEXT}" fill-opacity="0.45"/></pattern>'
         '<pattern id="shared-words" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="1.6" height="8" fill="{TEXT}" fill-opacity="0.28"/></pattern>'
+        '<pattern id="cached" width="6" height="6" patternUnits="userSpaceOnUse">'
+        '<rect width="6" height="6" fill="#F0E442" fill-opacity="0.3"/>'
+        '<path d="M1.5 1.5h.01M4.5 4.5h.01" stroke="#8A6D00" stroke-opacity="0.5" stroke-width="2" '
+        'stroke-linecap="round"/></pattern>'
         f"{arrow.format('arrow', TEXT)}{arrow.format('copied', CHANGED)}</defs>"
     )

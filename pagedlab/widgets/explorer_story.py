@@ -14,7 +14,8 @@ def story(steps: Sequence[Step]) -> dict:
     """All that is drawn, as plain dicts and lists.
 
     A step's changes: `counts` pairs (block, ref count); `free` (at, how many go, the blocks that come) in the free
-    list; `sequences` tuples (sequence, blocks kept, blocks added, num_tokens, texts kept, texts added).
+    list; `cached` the blocks that a cache finds though they are free, None if they are the same as before; `sequences`
+    tuples (sequence, blocks kept, blocks added, num_tokens, texts kept, texts added).
     """
     last = steps[-1].state
     names = [sequence.name for sequence in last.sequences]
@@ -63,7 +64,13 @@ def _changes(old: PoolState, new: PoolState) -> dict:
         kept_texts = _common(before.texts, sequence.texts) if before else 0
         texts = list(sequence.texts[kept_texts:])
         sequences.append([i, kept, added, sequence.num_tokens, kept_texts, texts if any(texts) else len(texts)])
-    return {"counts": counts, "free": _splice(old.free_blocks, new.free_blocks), "sequences": sequences}
+    cached = None if new.cached_blocks == old.cached_blocks else [block_number(block) for block in new.cached_blocks]
+    return {
+        "counts": counts,
+        "cached": cached,
+        "free": _splice(old.free_blocks, new.free_blocks),
+        "sequences": sequences,
+    }
 
 
 def _splice(old: tuple, new: tuple) -> list:

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 import pagedlab.widgets
 from pagedlab.cache.allocator import BlockAllocator, OutOfBlocksError
+from pagedlab.cache.prefix import PrefixCache, prefix_hash_chain
 from pagedlab.cache.recorder import PoolState, Recorder, SequenceState
 from pagedlab.cache.table import BlockTable
 from pagedlab.widgets import BlockTableExplorer, block_picture, pool_state
 from pagedlab.widgets.explorer import MAX_BLOCKS
 from pagedlab.widgets.explorer_layout import TOP, lay_out
-from pagedlab.widgets.explorer_moment import hues, labels, problems, slot_arithmetic
+from pagedlab.widgets.explorer_moment import hues, kept_words, labels, problems, slot_arithmetic
 from pagedlab.widgets.explorer_picture import shortened
 from pagedlab.widgets.explorer_story import story
 from pagedlab.widgets.look import COLOURS
@@ -451,17 +452,18 @@ def test_nothing_lies_on_anything_else_or_outside(num_blocks, block_size, moment
 
 def replayed(told: dict, to: int) -> tuple:
     """The state after step `to`, from the changes alone: what the browser does."""
-    counts, free, sequences = [0] * told["num_blocks"], [], []
+    counts, free, sequences, cached = [0] * told["num_blocks"], [], [], []
     for step in told["steps"][: to + 1]:
         for block, count in step["counts"]:
             counts[block] = count
+        cached = cached if step["cached"] is None else step["cached"]
         at, gone, come = step["free"]
         free[at : at + gone] = come
         for i, kept, added, tokens, kept_texts, texts in step["sequences"]:
             old_blocks, _, old_texts = sequences[i] if i < len(sequences) else ([], 0, [])
             texts = [""] * texts if isinstance(texts, int) else texts
             sequences[i : i + 1] = [(old_blocks[:kept] + added, tokens, old_texts[:kept_texts] + texts)]
-    return counts, free, sequences
+    return counts, free, sequences, cached
 
 
 OPERATIONS = st.lists(
@@ -491,7 +493,8 @@ def test_the_changes_add_up_to_every_state(operations, block_size):
             pass
     told = json.loads(json.dumps(story(recorder.steps)))
     for step in recorder.steps:
-        counts, free, sequences = replayed(told, step.index)
+        counts, free, sequences, cached = replayed(told, step.index)
+        assert cached == []
         assert tuple(counts) == step.state.ref_counts and tuple(free) == step.state.free_blocks
         assert [(tuple(blocks), tokens, tuple(texts)) for blocks, tokens, texts in sequences] == [
             (sequence.blocks, sequence.num_tokens, sequence.texts) for sequence in step.state.sequences
@@ -522,6 +525,95 @@ def test_any_state_a_broken_allocator_leaves_can_be_drawn(data):
         ElementTree.fromstring(explorer.svg())
         str(explorer.table()), repr(explorer)
     json.dumps(explorer.story)
+
+
+def told_again() -> Recorder:
+    """A prompt is published, forked, written on, given back; another request finds two of its blocks."""
+    recorder = Recorder(PrefixCache(BlockAllocator(8)), block_size=4)
+    words = " You are a kind cat . Say hi to".split()
+    a = recorder.table("A", texts=words)
+    a.append_tokens(9)
+    for block, block_hash in zip(a.blocks, prefix_hash_chain(range(9), 4), strict=False):
+        recorder.publish(block, block_hash)
+    b = a.fork(name="B")
+    b.copy_on_write()
+    b.append_tokens(1)
+    a.free()
+    b.free()
+    found = recorder.lookup(prefix_hash_chain([*range(8), 77], 4))
+    c = recorder.table("C", texts=[*words[:8], "at", "Eve"])
+    c.adopt(found, 8)
+    c.append_tokens(2)
+    return recorder
+
+
+class TestSharing:
+    def step(self, explorer, verb):
+        explorer.step = next(step.index for step in explorer.steps if step.verb == verb)
+        return ElementTree.fromstring(explorer.svg())
+
+    def texts(self, root):
+        return [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+
+    def test_a_forked_block_is_drawn_with_all_its_holders(self):
+        explorer = BlockTableExplorer(told_again())
+        words = self.texts(self.step(explorer, "fork"))
+        assert words.count("AB") == 3 and words.count("\u00d72") == 3
+        assert "B is forked from A. share([0, 1, 2]) adds a holder to blocks 0, 1 and 2." in " ".join(words)
+        explorer.selected = {"block": 1}
+        assert repr(explorer).endswith("Block 1 is logical block 1 of A and logical block 1 of B; its ref count is 2.")
+
+    def test_a_copy_has_an_arrow_and_words(self):
+        explorer = BlockTableExplorer(told_again())
+        root = self.step(explorer, "copy on write")
+        arrows = [
+            path for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("marker-end") == "url(#copied)"
+        ]
+        assert len(arrows) == 2  # from block 2 to block 3, and in the legend
+        assert explorer.steps[explorer.step].copies == ((2, 3),)
+        words = self.texts(root)
+        assert "contents copied" in words and "Block 2 is copied to block 3." in " ".join(words)
+        explorer.step += 1
+        assert "contents copied" not in self.texts(ElementTree.fromstring(explorer.svg()))
+
+    def test_cached_blocks_are_free_and_keep_their_words(self):
+        explorer = BlockTableExplorer(told_again())
+        self.step(explorer, "hit")
+        explorer.step -= 1
+        assert explorer.state.cached_blocks == (1, 0)
+        words = self.texts(ElementTree.fromstring(explorer.svg()))
+        assert words.count("cached") == 2 and words.count("free") == 6
+        assert "8 of 8 free, 2 of them cached \u00b7 4 slots each" in words
+        assert [word for word in ("You", "kind", "cat", "hi", "to") if word in words] == ["You", "kind", "cat", "hi"]
+        assert "8 of 8 blocks are free, 2 of them cached." in repr(explorer)
+        explorer.selected = {"block": 1}
+        assert repr(explorer).endswith("Block 1 is free, but the cache finds what it holds.")
+        assert "of these cached: 1 and 0" in str(explorer.table())
+
+    def test_a_hit_takes_them_and_a_table_adopts_them(self):
+        explorer = BlockTableExplorer(told_again())
+        words = self.texts(self.step(explorer, "hit"))
+        assert "lookup(2 hashes) finds blocks 0 and 1." in words
+        assert words.count("used") == 2 and "cached" not in words and "kind" in words
+        words = self.texts(self.step(explorer, "adopt"))
+        assert words.count("C") == 1 + 2 and words.count("kind") == 2  # in its table, and in the pool
+
+    def test_what_crosses_to_the_browser(self):
+        recorder = told_again()
+        told = json.loads(json.dumps(story(recorder.steps)))
+        for step in recorder.steps:
+            counts, free, _, cached = replayed(told, step.index)
+            assert (tuple(counts), tuple(free)) == (step.state.ref_counts, step.state.free_blocks)
+            assert tuple(cached) == step.state.cached_blocks
+
+    def test_the_words_are_those_of_the_last_who_named_the_block(self):
+        recorder = Recorder(BlockAllocator(2), block_size=2)
+        for name, words in (("A", ["a", "b"]), ("B", ["c", ""])):
+            table = recorder.table(name, texts=words)
+            table.append_tokens(2)
+            table.free()
+        recorder.allocate(2)
+        assert kept_words(recorder.steps) == {0: ["c", "B1"]}
 
 
 def test_the_scripts_are_small_and_load_nothing():

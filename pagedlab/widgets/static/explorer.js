@@ -179,7 +179,8 @@ function render({ model, el }) {
     const chips = view.free.slice(0, MOST_CHIPS).map((block, i) => {
       const mark = i === 0 && story.order_known ? "plw-explorer-next" : "";
       const alarm = wrong.includes(block) ? " plw-explorer-chip-wrong" : "";
-      return element("span", { "data-block": block, class: mark + alarm }, `${block}`);
+      const kept = view.cached.has(block) ? " plw-explorer-chip-kept" : "";
+      return element("span", { "data-block": block, class: mark + alarm + kept }, `${block}`);
     });
     free.replaceChildren(
       element("b", {}, story.order_known ? "Free list, next block first" : "Free blocks"),
@@ -239,7 +240,7 @@ function render({ model, el }) {
       const refs = view.counts[about.block];
       said = held.length
         ? [`Block ${about.block} is ${whose.slice(0, 8).join(" and ")}; its ref count is ${refs}.${full}`]
-        : [`Block ${about.block} is ${refs > 0 ? `in use; its ref count is ${refs}` : "free"}.`];
+        : [`Block ${about.block} is ${refs > 0 ? `in use; its ref count is ${refs}` : view.cached.has(about.block) ? "free, but the cache finds what it holds" : "free"}.`];
     }
     const before = line.textContent;
     const after = said.map((part) => part.textContent || part).join("");

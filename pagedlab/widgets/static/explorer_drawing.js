@@ -6,54 +6,6 @@
 const MOST_NODES = 4000; // blocks on both sides; above this a canvas
 const NOBODY = "#8C959F"; // in use, by nobody whose table is known
 
-// The story, played up to any step.
-function player(story) {
-  let index = -1;
-  let state = null;
-  let grown = new Map(); // sequences that the last step let grow, and the position of the first new token
-  function forward() {
-    index += 1;
-    const step = story.steps[index];
-    for (const [block, count] of step.counts) state.counts[block] = count;
-    state.free.splice(step.free[0], step.free[1], ...step.free[2]);
-    grown = new Map();
-    for (const [i, kept, added, tokens, keptTexts, texts] of step.sequences) {
-      const old = state.sequences[i] || { blocks: [], tokens: 0, texts: [] };
-      if (tokens > old.tokens && index && !step.shared.length) grown.set(i, old.tokens);
-      state.sequences[i] = {
-        blocks: old.blocks.slice(0, kept).concat(added),
-        tokens,
-        texts: old.texts.slice(0, keptTexts).concat(typeof texts === "number" ? Array(texts).fill("") : texts),
-      };
-    }
-  }
-  return (to) => {
-    if (to < index || !state) {
-      index = -1;
-      state = { counts: Array(story.num_blocks).fill(0), free: [], sequences: [] };
-    }
-    while (index < to) forward();
-    const holders = new Map();
-    state.sequences.forEach(({ blocks }, sequence) =>
-      blocks.forEach((block, logical) => {
-        if (!holders.has(block)) holders.set(block, []);
-        holders.get(block).push({ sequence, logical });
-      }),
-    );
-    return { ...state, holders, grown, step: story.steps[to] };
-  };
-}
-
-// The number of blocks of each sequence, for every step.
-function shapes(story) {
-  let sizes = [];
-  return story.steps.map((step) => {
-    if (step.sequences.length) sizes = [...sizes];
-    for (const [i, kept, added] of step.sequences) sizes[i] = kept + added.length;
-    return sizes;
-  });
-}
-
 function describeRows(story, at, view) {
   const size = story.block_size;
   const { labels, names } = story;
@@ -88,6 +40,13 @@ function describeRows(story, at, view) {
         says: `${noun} ${first + offset}: ${whose}`,
       };
     });
+  }
+  // The same for a block that no table names, with what is still in it.
+  function unnamed(box, block, owners, keeps) {
+    const words = keeps ? view.words.get(block) || [] : [];
+    return slots(box, block, owners, null, block * size, `${block}`, "Slot").map((item, offset) =>
+      offset < words.length ? { ...item, faded: words[offset], says: `Slot ${item.number}: ${JSON.stringify(words[offset])}, kept` } : item,
+    );
   }
   function cell(box, block, owners, has, label, corner, key, token, says) {
     const count = view.counts[block] || 0;
@@ -137,17 +96,20 @@ function describeRows(story, at, view) {
       const count = view.counts[block];
       if (at.right === "words") {
         const most = held.reduce((a, b) => (a && filledIn(a) >= filledIn(b) ? a : b), null);
-        const state = owners.length ? owned(owners) : count > 0 ? "used" : "free";
+        const kept = !owners.length && count <= 0 && view.cached.has(block);
+        const state = owners.length ? owned(owners) : count > 0 ? "used" : kept ? "cached" : "free";
         const whose = owners.length ? `of ${[...new Set(owners)].map((i) => names[i]).join(" and ")}` : state;
-        Object.assign(row, { box, owners: huesOf(owners), tag: state, before: `${block}`, after: count > 1 ? `\u00d7${count}` : "" });
+        Object.assign(row, { box, kept, owners: huesOf(owners), tag: state, before: `${block}`, after: count > 1 ? `\u00d7${count}` : "" });
         row.label += `, ${whose}${count > 1 ? `, ref count ${count}` : ""}`;
-        row.items = slots(box, block, owners.length || count <= 0 ? owners : [-1], most, block * size, `${block}`, "Slot");
+        if (owners.length) row.items = slots(box, block, owners, most, block * size, `${block}`, "Slot");
+        else row.items = unnamed(box, block, count > 0 ? [-1] : [], kept || count > 0);
       } else {
         const has = held.length ? Math.max(...held.map(filledIn)) : size || 1;
         const whose = held.map(({ sequence, logical }) => `logical block ${logical} of ${names[sequence]}`).join(", ");
-        const says = `Block ${block}: ${whose || (count > 0 ? "in use" : "free")}${count > 1 ? `, ref count ${count}` : ""}`;
+        const says = `Block ${block}: ${whose || (count > 0 ? "in use" : view.cached.has(block) ? "cached" : "free")}${count > 1 ? `, ref count ${count}` : ""}`;
         const label = at.left === "none" ? "" : owned(owners);
-        row.items.push(cell(box, block, owners, has, label, `${block}`, `${block}`, null, says));
+        const kept = !owners.length && count <= 0 && view.cached.has(block);
+        row.items.push({ ...cell(box, block, owners, has, label, `${block}`, `${block}`, null, says), kept });
       }
     }
     const often = at.rightCell >= 12 ? 1 : Math.floor(24 / at.rightCell);
@@ -197,6 +159,8 @@ function drawSlot(item, id) {
         { x: middle, y: y + 26, class: `plw-explorer-word${item.shared ? " plw-explorer-halo" : ""}` },
         shortened(item.word, w - 2),
       ),
+    item.faded &&
+      drawing("text", { x: middle, y: y + 26, class: "plw-explorer-word plw-explorer-halo plw-explorer-muted" }, shortened(item.faded, w - 2)),
   ];
 }
 
@@ -212,6 +176,7 @@ function drawCell(item, id) {
   const style = item.used ? "plw-explorer-halo" : "plw-explorer-muted";
   return [
     !item.used && drawing("rect", { ...at, width: side, class: "plw-explorer-track" }),
+    item.kept && drawing("rect", { ...at, width: side, fill: `url(#${id}-cached)` }),
     item.used && !full && drawing("rect", { ...at, width: side, class: "plw-explorer-token", style: fill }),
     item.used && drawing("rect", { ...at, width: side * item.share, style: fill }),
     item.shared && drawing("rect", { ...at, width: side, fill: `url(#${id}-shared)` }),
@@ -234,8 +199,9 @@ function drawBeside(row, at, id) {
       note(x + w + 8, middle, "entry", row.after);
     } else {
       note(x - PHYSICAL + 22, middle, "block", row.before);
+      if (row.kept) out.push(drawing("rect", { x: x + 1, y: y + 1, width: w - 2, height: h - 2, rx: 3, fill: `url(#${id}-cached)` }));
       if (row.owners.length) out.push(...drawTag(x - 38, y + h / 2 - 11, row.tag, row.owners, 33, id));
-      else note(x - 22, middle - 1, "state", row.tag);
+      else note(x - 22, middle - 1, row.kept ? "state plw-explorer-long" : "state", row.tag);
       if (row.after) note(x + w + 5, middle, "entry", row.after);
     }
   }
@@ -346,6 +312,12 @@ function canvasSide(place, label, id, testid) {
           pen.fillRect(x, y, side, side);
           pen.globalAlpha = 1;
           if (item.used && item.share < 1) pen.fillRect(x, y, side * item.share, side);
+          if (item.kept) {
+            pen.fillStyle = "rgb(240 228 66 / 45%)";
+            pen.fillRect(x, y, side, side);
+            pen.fillStyle = "#8A6D00";
+            pen.fillRect(x + side / 4, y + side / 4, side / 4, side / 4);
+          }
           if (item.shared) {
             pen.strokeStyle = text;
             pen.lineWidth = Math.max(0.75, side / 9);

@@ -41,7 +41,14 @@ function drawOver({ story, at, view, rows, id }, about) {
   }
   for (const [source, destination] of now.copies) {
     if (!inPool(source) || !inPool(destination)) continue;
-    const [a, b] = [at.pool(source), at.pool(destination)].map(({ x, y, w, h }) => [x + w / 2, y + h / 2]);
+    const [from, to] = [at.pool(source), at.pool(destination)];
+    if (at.right === "words" && from.x === to.x) {
+      const down = to.y > from.y; // beside the words
+      const [x, y1, y2] = [from.x + from.w + 3, from.y + (down ? 0.8 : 0.2) * from.h, to.y + (down ? 0.2 : 0.8) * to.h];
+      marks.push(line(`M${x} ${y1}C${x + 26} ${y1} ${x + 26} ${y2} ${x} ${y2}`, "copied"));
+      continue;
+    }
+    const [a, b] = [from, to].map(({ x, y, w, h }) => [x + w / 2, y + h / 2]);
     const bow = 0.2 * (Math.abs(b[0] - a[0]) + Math.abs(b[1] - a[1])) + 10;
     marks.push(line(`M${a}Q${(a[0] + b[0]) / 2 + bow} ${(a[1] + b[1]) / 2} ${b}`, "copied"));
   }
@@ -65,11 +72,12 @@ function drawOver({ story, at, view, rows, id }, about) {
 function heads(story, at, view) {
   const size = story.block_size;
   const free = view.counts.filter((holders) => holders <= 0).length;
+  const kept = view.cached.size ? `, ${numeral(view.cached.size)} of them cached` : "";
   const text = (x, y, name, words) => drawing("text", { x, y, class: `plw-explorer-${name}` }, words);
   const each = size ? ` \u00b7 ${plural(size, "slot")} each` : "";
   const out = [
     text(at.rightX, 14, "title", "The pool: physical blocks"),
-    text(at.rightX, 31, "subtitle", `${numeral(free)} of ${numeral(story.num_blocks)} free${each}`),
+    text(at.rightX, 31, "subtitle", `${numeral(free)} of ${numeral(story.num_blocks)} free${kept}${each}`),
   ];
   if (at.left === "none") return out;
   let says = at.leftWidth > 310 ? "each counts its blocks from 0; \u2192 block of the pool" : "\u2192 block of the pool";
@@ -90,6 +98,8 @@ function legendOf({ steps, names, labels, block_size: size }, at) {
   if (steps.some(({ counts }) => counts.some(([, holders]) => holders > 1))) {
     marks.push([at.left === "words" ? "shared" : "shared plw-explorer-mark-strong", "shared block, \u00d7 its ref count"]);
   }
+  if (steps.some(({ cached }) => cached && cached.length)) marks.push(["cached", "free, but the cache finds what it holds"]);
+  if (steps.some(({ copies }) => copies.length)) marks.push(["copied", "contents copied"]);
   if (steps.length > 1) marks.push(["changed", "changed by this step"]);
   if (steps.some(({ problems }) => problems.length)) marks.push(["wrong", "cannot be right"]);
   const full = names.flatMap((name, i) => (name === labels[i] ? [] : [`${labels[i]} is ${name}`]));
@@ -116,5 +126,11 @@ function definitions(id) {
       { id: `${id}-${name}`, width: apart, height: apart, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
       drawing("rect", { width: 1.6, height: apart, class: `plw-explorer-hatch-${name}` }),
     );
-  return drawing("defs", {}, arrow("way"), arrow("side-way"), arrow("copied"), hatch("shared", 6), hatch("thin", 8));
+  const cached = drawing(
+    "pattern",
+    { id: `${id}-cached`, width: 6, height: 6, patternUnits: "userSpaceOnUse" },
+    drawing("rect", { width: 6, height: 6, style: "fill:#f0e442;opacity:0.3" }),
+    [1.5, 4.5].map((at) => drawing("circle", { cx: at, cy: at, r: 1, class: "plw-explorer-kept" })),
+  );
+  return drawing("defs", {}, cached, arrow("way"), arrow("side-way"), arrow("copied"), hatch("shared", 6), hatch("thin", 8));
 }
