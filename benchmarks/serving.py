@@ -80,62 +80,80 @@ def speed(workload: str, requests, seconds: float) -> float:
 def measure(bench: Bench, dtype: str) -> dict:
     """All engines, all workloads, in turns. `{engine: {start_seconds, peak_mib, versions, workloads: {...}}}`."""
     options, engines, results = bench.options, {}, {}
+    expected = bench.reference("mixed") if "mixed" in options.workloads else None
     try:
         for name in options.engines:
             try:
-                engines[name] = bench.start(name, dtype)
+                engine = engines[name] = bench.start(name, dtype)
             except (environments.PeerNotInstalledError, PeerFailedError) as error:
                 print(f"left out: {error}", flush=True)
-        for name, engine in engines.items():
+                continue
             results[name] = {"start_seconds": engine.start_seconds, "versions": engine.versions, "workloads": {}}
         for workload in options.workloads:
             _take_turns(bench, engines, results, workload, dtype)
+            same = _same(results, expected) if workload == "mixed" else {}
+            for name, count in same.items():
+                results[name]["same"] = [count, len(expected)]
     finally:
         for engine in engines.values():
             engine.stop()
     for name, engine in engines.items():
         results[name]["peak_mib"] = engine.peak_bytes / 2**20
+        for record in results[name]["workloads"].values():
+            del record["outputs"]
     return results
 
 
 def _take_turns(bench: Bench, engines: dict, results: dict, workload: str, dtype: str) -> None:
-    options, first_seconds = bench.options, {}
-    for name in engines:
-        results[name]["workloads"][workload] = {"rounds": [[] for _ in range(options.rounds)], "foreign_shares": []}
+    """Fills `results[engine]["workloads"][workload]`. An engine that fails is stopped and has no more turns."""
+    options = bench.options
+    records = {
+        name: {"rounds": [[] for _ in range(options.rounds)], "cpu_seconds": [], "foreign_shares": [], "outputs": []}
+        for name, engine in engines.items()
+        if not engine.stopped
+    }
 
     def run(name, repetition):
-        wait_until_quiet(options.wait)
+        if options.wait:
+            wait_until_quiet(options.wait)
         requests = bench.requests(workload, repetition)
-        outcome = engines[name].run(requests)
+        try:
+            outcome = engines[name].run(requests)
+        except PeerFailedError as error:
+            print(f"left out from here on: {error}", flush=True)
+            engines[name].stop()
+            return None
         tokens_a_second = speed(workload, requests, outcome.seconds)
         label = f"{dtype} {workload} {'warm-up' if repetition == 0 else repetition}"
         print(
             f"{label:<24} {name:<20} {tokens_a_second:>8.1f} tokens/s {outcome.seconds:>7.2f} s"
-            f"   others used {outcome.foreign_share:>4.0%}",
+            f", {outcome.cpu_seconds:>7.2f} s of processors; others used {outcome.foreign_share:>4.0%}",
             flush=True,
         )
-        return outcome, tokens_a_second
+        if repetition == 0:
+            records[name]["outputs"], records[name]["warm_up_seconds"] = outcome.outputs, outcome.seconds
+        else:
+            records[name]["rounds"][(repetition - 1) // options.repeat].append(tokens_a_second)
+            records[name]["cpu_seconds"].append(outcome.cpu_seconds)
+            records[name]["foreign_shares"].append(outcome.foreign_share)
 
-    for name in list(engines):
-        try:
-            outcome, _ = run(name, 0)
-        except PeerFailedError as error:
-            print(f"left out from here on: {error}", flush=True)
-            engines.pop(name).stop()
-            continue
-        first_seconds[name] = outcome.seconds
-        if workload == "mixed" and (expected := bench.reference(workload)):
-            same = sum(a == b for a, b in zip(outcome.outputs, expected, strict=True))
-            results[name]["workloads"][workload]["same"] = [same, len(expected)]
-    for round_index in range(options.rounds):
-        for turn in range(options.repeat):
-            for name in engines:
-                if turn and first_seconds[name] > 3 * first_seconds[next(iter(engines))]:
-                    continue
-                outcome, tokens_a_second = run(name, 1 + round_index * options.repeat + turn)
-                record = results[name]["workloads"][workload]
-                record["rounds"][round_index].append(tokens_a_second)
-                record["foreign_shares"].append(outcome.foreign_share)
+    for name in records:
+        results[name]["workloads"][workload] = records[name]
+        run(name, 0)
+    slow = 3 * records[next(iter(records))].get("warm_up_seconds", float("inf")) if records else 0
+    for repetition in range(1, options.rounds * options.repeat + 1):
+        first_turn = (repetition - 1) % options.repeat == 0
+        for name, record in records.items():
+            if not engines[name].stopped and (first_turn or record["warm_up_seconds"] <= slow):
+                run(name, repetition)
+
+
+def _same(results: dict, expected: list | None) -> dict[str, int]:
+    """How many sequences of each engine's first run of `mixed` are the reference's."""
+    if expected is None:
+        return {}
+    outputs = {name: result["workloads"].get("mixed", {}).get("outputs") for name, result in results.items()}
+    return {name: sum(a == b for a, b in zip(found, expected, strict=True)) for name, found in outputs.items() if found}
 
 
 def ratios(ours: dict, peer: dict, workload: str) -> list[float]:
@@ -155,7 +173,7 @@ def speed_table(results: dict, workloads: list[str], dtype: str) -> str:
         for workload in workloads:
             runs = sum(result["workloads"].get(workload, {}).get("rounds", []), [])
             cells.append(f"{max(runs):,.0f}" if runs else "-")
-        same = result["workloads"].get("mixed", {}).get("same")
+        same = result.get("same")
         cells += [f"{result['start_seconds']:.1f}", f"{result['peak_mib'] / 1024:.2f}"]
         cells.append(f"{same[0]}/{same[1]}" if same else "-")
         lines.append(f"| {name} | {' | '.join(cells)} |")

@@ -87,8 +87,8 @@ def test_tables(benchmarks):
     serving = benchmarks("serving")
 
     def result(*rounds, same=None):
-        mixed = {"rounds": [list(runs) for runs in rounds]} | ({"same": same} if same else {})
-        return {"start_seconds": 2.5, "peak_mib": 512, "workloads": {"mixed": mixed}}
+        mixed = {"rounds": [list(runs) for runs in rounds]}
+        return {"start_seconds": 2.5, "peak_mib": 512, "same": same, "workloads": {"mixed": mixed}}
 
     results = {"pagedlab": result((100, 120), (90, 110), same=[32, 32]), "peer": result((100, 80), (88,))}
     assert serving.ratios(results["pagedlab"], results["peer"], "mixed") == [1.2, 1.25]
@@ -183,3 +183,44 @@ def test_peers_read_the_model_that_pagedlab_reads(benchmarks, encode, tmp_path, 
     assert torch.equal(ours.model(ids), theirs.model(ids))
     assert json.loads((directory / "config.json").read_text())["rms_norm_eps"] == 1e-5
     assert sorted(p.name for p in tmp_path.glob("benchmarks/*")) == [directory.name]
+
+
+def test_engines_take_turns_and_one_that_fails_has_no_more(benchmarks, capsys):
+    serving, child, Request = benchmarks("serving"), benchmarks("peers.child"), benchmarks("serving_workload").Request
+    turns = []
+
+    class Engine:
+        start_seconds, versions, peak_bytes, stopped = 1.0, {}, 2**29, False
+
+        def __init__(self, name, seconds, fails_at=None):
+            self.name, self.seconds, self.fails_at, self.count = name, seconds, fails_at, 0
+
+        def run(self, requests):
+            turns.append(self.name)
+            self.count += 1
+            if self.count == self.fails_at:
+                raise child.PeerFailedError(f"{self.name}: its process ended")
+            return child.Run(self.seconds, [[7, 7], [8]], 1.0, 0.0, 2**29)
+
+        def stop(self):
+            self.stopped = True
+
+    engines = {"a": Engine("a", 1), "b": Engine("b", 2), "slow": Engine("slow", 4), "bad": Engine("bad", 1, 2)}
+    bench = SimpleNamespace(
+        options=serving.parse(["--workloads", "mixed", "--repeat", "2", "--rounds", "2"]),
+        requests=lambda workload, repetition: [Request([1], 2), Request([2], 1)],
+        reference=lambda workload: [[7, 7], [9]],
+        start=lambda name, dtype: engines[name],
+    )
+    bench.options.engines = list(engines)
+    results = serving.measure(bench, "float32")
+    assert turns == ["a", "b", "slow", "bad", *["a", "b", "slow", "bad", "a", "b"], *["a", "b", "slow", "a", "b"]]
+    assert results["a"]["workloads"]["mixed"]["rounds"] == [[3, 3], [3, 3]]
+    assert results["slow"]["workloads"]["mixed"]["rounds"] == [[0.75], [0.75]]
+    assert results["bad"]["workloads"]["mixed"]["rounds"] == [[], []]
+    assert serving.ratios(results["a"], results["b"], "mixed") == [2, 2]
+    assert results["b"]["same"] == [1, 2]
+    assert "left out from here on: bad: its process ended" in capsys.readouterr().out
+    json.dumps(results)
+    assert "| bad | - |" in serving.ratio_table(results, ["mixed"], "float32")
+    assert all(engine.stopped for engine in engines.values())

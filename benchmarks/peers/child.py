@@ -26,9 +26,9 @@ class PeerFailedError(PagedLabError):
 class Run(NamedTuple):
     seconds: float
     outputs: list[list[int]]
+    cpu_seconds: float  # processor time of the child and its own children
     foreign_share: float  # of the machine's processor time, used by others meanwhile
-    peak_bytes: int  # largest resident size since the start, summed over the child and its own children
-    details: dict
+    peak_bytes: int  # largest resident size since the start, summed over the same
 
 
 class Engine:
@@ -63,16 +63,18 @@ class Engine:
             {"prompts": [request.prompt_ids for request in requests], "max_tokens": [r.max_tokens for r in requests]}
         )
         available = (time.perf_counter() - began) * (psutil.cpu_count() or 1)
-        foreign = (machine_seconds() - machine) - (self._cpu_seconds() - own)
+        own = self._cpu_seconds() - own
+        foreign = machine_seconds() - machine - own
         lengths = [len(output) for output in answer["outputs"]]
         wanted = [request.max_tokens for request in requests]
         if lengths != wanted:
             raise PeerFailedError(f"{self.name} gave {lengths} tokens; expected {wanted}")
         share = min(max(foreign / available, 0.0), 1.0)
-        return Run(answer["seconds"], answer["outputs"], share, self.peak_bytes, answer.get("details", {}))
+        return Run(answer["seconds"], answer["outputs"], own, share, self.peak_bytes)
 
-    def ask(self, what: dict) -> dict:
-        return self._ask(what)
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
 
     def stop(self) -> None:
         """End the child and its own children; by force if it does not want to."""
