@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pagedlab.cache.table import BlockTable
 from pagedlab.engine.metrics import RequestMetrics, blocks_and_slots_used
 from pagedlab.engine.request import Request, RequestStatus
 from pagedlab.engine.scheduler_output import SchedulerLike, SchedulerOutput
@@ -177,6 +178,8 @@ def simulate_serving(
         while pending and (pending[0][0] <= loop.now or not loop.unfinished):
             arrival, request = pending.popleft()
             loop.now = max(loop.now, arrival)
+            if request.table is None:  # the reference makes a table of its own class; a smaller scheduler need not
+                request.table = BlockTable(getattr(scheduler, "block_size", 16))
             scheduler.add(request)
             loop.unfinished[request.request_id] = metrics[request.request_id], request
         if not loop.step() and pending:
