@@ -209,12 +209,12 @@ class Scheduler:
         if moved:
             return
         lost = {destination for _, destination in output.swap_in + output.blocks_to_copy}
-        for request in [r for r in self.running if lost.intersection(r.table.blocks)]:
-            self._preempt(request, output, swap=False)
-        lost = {destination for _, destination in output.swap_out}
-        for request in [r for r in self.swapped if lost.intersection(r.cpu_blocks)]:
-            _remove(self.swapped, request)
-            self._start_over(request)
+        lost_outside = {destination for _, destination in output.swap_out}
+        for request in [*self.running, *self.swapped]:
+            if lost.intersection(request.table.blocks) or lost_outside.intersection(request.cpu_blocks):
+                _remove(self.running, request)
+                _remove(self.swapped, request)
+                self._start_over(request)
 
     def check(self, **options) -> None:
         """Between steps: InvariantError unless everything adds up. See `pagedlab.engine.invariants`."""
@@ -246,7 +246,7 @@ class Scheduler:
         output.new_blocks += table.append_tokens(num_tokens, allocator)
         output.scheduled.append((request, num_tokens))
 
-    def _preempt(self, request: Request, output: SchedulerOutput, swap: bool = True) -> None:
+    def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         """All its blocks or none: a sequence is read as a whole, so a part of it would be of no use.
 
         A block it shares is copied out as well. When it comes back, it has all its blocks to itself.
@@ -255,7 +255,7 @@ class Scheduler:
         request.num_preemptions += 1
         output.preempted.append(request)
         blocks = request.table.blocks
-        if swap and self.preemption == "swap" and self.swap_space and blocks and self.swap_space.can_hold(len(blocks)):
+        if self.preemption == "swap" and self.swap_space and blocks and self.swap_space.can_hold(len(blocks)):
             request.cpu_blocks = self.swap_space.allocate(len(blocks))
             output.swap_out += zip(blocks, request.cpu_blocks, strict=True)
             request.table.free(self.allocator)
@@ -318,10 +318,10 @@ class Scheduler:
         _remove(self.swapped if swapped else self.waiting, request)
         self._free(request)
         request.table, request.num_computed_tokens, request.num_published_blocks = table, num_stored, len(hits)
-        if request.num_preemptions:
-            output.resumed.append(request)
-        else:
+        if request.status is RequestStatus.WAITING:
             request.num_cached_tokens = num_stored
+        else:
+            output.resumed.append(request)
         request.status = RequestStatus.RUNNING
         insort(self.running, request, key=_by_turn)
         output.new_blocks += new_blocks

@@ -57,6 +57,7 @@ def test_B11_abort_takes_the_samples_with_it(block_size):
         server.add("other", prompt(3, 500), 6)
         for _ in range(steps):
             server.step()
+        server.fork(server.fork(server.requests["a"], "fork", seed=7), "fork of the fork", seed=8)
         server.abort("a")
         assert list(server.scheduler.requests) == ["other"]
         held = set(server.requests["other"].table.blocks)

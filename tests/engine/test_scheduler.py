@@ -305,6 +305,14 @@ def test_forks_share_what_they_have_in_common(block_size):
     server.run()
 
 
+def test_a_fork_takes_a_seat_that_was_set_aside():
+    scheduler = Scheduler(BlockAllocator(20), 2)
+    scheduler.add(request := Request("a", prompt(5), 4, n=3))
+    for name, left in [("b", 2), ("c", 1), ("d", 1)]:
+        assert scheduler.fork(request, name).seats == 1
+        assert request.seats == left
+
+
 @pytest.mark.parametrize("num_cpu_blocks", [None, 20])
 def test_a_fork_of_a_request_without_blocks_starts_from_its_tokens(num_cpu_blocks):
     server = Server(6, 1, watermark=0, num_cpu_blocks=num_cpu_blocks)
