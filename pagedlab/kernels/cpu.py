@@ -19,20 +19,21 @@ from numba import carray
 
 from pagedlab.kernels import reference
 from pagedlab.kernels.cpu_loops import (
+    TILE_TOKENS,
     add_values,
     fetch_rows,
     largest,
+    padded,
     read_rows,
-    round_up,
     score_by_columns,
     score_by_rows,
     to_weights,
+    transpose,
 )
 from pagedlab.kernels.cpu_numbers import READABLE, compiled, exp, write
 from pagedlab.kernels.cpu_threads import arguments_of, kernel, pointer, take
 
-TILE_TOKENS = 64
-PIECE_TOKENS = 512
+PIECE_TOKENS = 8 * TILE_TOKENS
 TILE_QUERIES = 16
 
 gather_kv, copy_blocks = reference.gather_kv, reference.copy_blocks  # copying is what torch does as fast
@@ -55,63 +56,59 @@ ANY = 1 << 60  # a length for memory that is reached through strides
 
 
 @compiled
-def read_tile(pages, dtype, seq, kv_head, first, count, keys, values):
-    """Tokens `first` to `first + count - 1` of a sequence, from wherever its blocks lie, as float32 rows."""
-    key_cache = carray(pointer(pages.keys, dtype), (ANY,))
-    value_cache = carray(pointer(pages.values, dtype), (ANY,))
-    table = carray(pointer(pages.tables, np.int64), (ANY,))
+def read_tile(pages, dtype, seq, kv_head, first, count, keys, values, width):
+    """Tokens `first` to `first + count - 1` of a sequence, from wherever its blocks lie, as rows of float32.
+
+    The tile after them is asked for: memory is slower than the sums, and can work meanwhile.
+    """
+    key_cache, value_cache = carray(pointer(pages.keys, dtype), (ANY,)), carray(pointer(pages.values, dtype), (ANY,))
+    table = carray(pointer(pages.tables, np.int64), (ANY,))[seq * pages.table_row : (seq + 1) * pages.table_row]
+    head_dim = pages.head_dim
     done = 0
     while done < count:
         entry, offset = divmod(first + done, pages.block_size)
-        block = table[seq * pages.table_row + entry]
         here = min(pages.block_size - offset, count - done)
-        start = block * pages.key_block + kv_head * pages.key_head + offset * pages.key_token
-        read_rows(key_cache, start, pages.key_token, here, keys[done:])
-        start = block * pages.value_block + kv_head * pages.value_head + offset * pages.value_token
-        read_rows(value_cache, start, pages.value_token, here, values[done:])
+        key = table[entry] * pages.key_block + kv_head * pages.key_head + offset * pages.key_token
+        value = table[entry] * pages.value_block + kv_head * pages.value_head + offset * pages.value_token
+        read_rows(key_cache, key, pages.key_token, here, head_dim, keys, done, width)
+        read_rows(value_cache, value, pages.value_token, here, head_dim, values, done, width)
         done += here
+    keys[count * width :], values[count * width :] = 0, 0
 
 
 @compiled
 def fetch_tile(pages, dtype, seq, kv_head, first, count):
-    """Ask for the tile that comes next: memory is slower than the sums, and can work meanwhile."""
-    key_cache = carray(pointer(pages.keys, dtype), (ANY,))
-    value_cache = carray(pointer(pages.values, dtype), (ANY,))
-    table = carray(pointer(pages.tables, np.int64), (ANY,))
+    key_cache, value_cache = carray(pointer(pages.keys, dtype), (ANY,)), carray(pointer(pages.values, dtype), (ANY,))
+    table = carray(pointer(pages.tables, np.int64), (ANY,))[seq * pages.table_row : (seq + 1) * pages.table_row]
     done = 0
     while done < count:
         entry, offset = divmod(first + done, pages.block_size)
-        block = table[seq * pages.table_row + entry]
         here = min(pages.block_size - offset, count - done)
-        start = block * pages.key_block + kv_head * pages.key_head + offset * pages.key_token
-        fetch_rows(key_cache, start, pages.key_token, here, pages.head_dim)
-        start = block * pages.value_block + kv_head * pages.value_head + offset * pages.value_token
-        fetch_rows(value_cache, start, pages.value_token, here, pages.head_dim)
+        key = table[entry] * pages.key_block + kv_head * pages.key_head + offset * pages.key_token
+        value = table[entry] * pages.value_block + kv_head * pages.value_head + offset * pages.value_token
+        fetch_rows(key_cache, key, pages.key_token, here, pages.head_dim)
+        fetch_rows(value_cache, value, pages.value_token, here, pages.head_dim)
         done += here
 
 
 @compiled
-def see_tile(scores, values, count, maximum, weight_sum, value_sum):
-    """Add `count` scored tokens to what a query has seen. Returns its new maximum and sum of weights."""
-    new_maximum = max(maximum, largest(scores[:count]))
-    if new_maximum > maximum:
-        shrink = exp(maximum - new_maximum)
-        weight_sum *= shrink
-        for d in range(len(value_sum)):
-            value_sum[d] *= shrink
-    weight_sum += to_weights(scores[:count], new_maximum)
-    scores[count : round_up(count)] = 0
-    add_values(scores, values, count, value_sum)
-    return new_maximum, weight_sum
+def see_tile(scores, values, count, width, row, maxima, weight_sums, value_sums):
+    """Add `count` scored tokens to what one query, the row, has seen."""
+    scores[count:] = -np.inf
+    old, new = maxima[row], max(maxima[row], largest(scores))
+    shrink = exp(old - new)  # what was summed before was relative to the old maximum
+    maxima[row] = new
+    weight_sums[row] = weight_sums[row] * shrink + to_weights(scores, new)
+    add_values(scores, values, count, width, value_sums, row * width, shrink)
 
 
 @compiled
-def write_row(out, start, value_sum, weight_sum):
+def write_row(out, start, head_dim, value_sums, first, weight_sum):
     """The weighted mean of the values, rounded to the type of `out`. Zeros for a query that saw nothing."""
-    row = out[start : start + len(value_sum)]
     share = np.float32(1) / weight_sum if weight_sum != 0 else np.float32(0)
-    for d in range(len(value_sum)):
-        write(row, d, value_sum[d] * share)
+    to, sums = out[start : start + head_dim], value_sums[first : first + head_dim]
+    for d in range(head_dim):
+        write(to, d, sums[d] * share)
 
 
 @compiled
@@ -125,10 +122,9 @@ def decode(arguments, dtype):
         carray(pointer(pages.part_lse, np.float32), (ANY,)),
     )
     group_size, head_dim = pages.num_heads // pages.num_kv_heads, pages.head_dim
-    keys = np.empty((TILE_TOKENS + 3, head_dim), np.float32)
-    values = np.empty((TILE_TOKENS + 3, head_dim), np.float32)
-    queries = np.empty((round_up(group_size), head_dim), np.float32)
-    value_sums = np.empty((group_size, head_dim), np.float32)
+    width = padded(head_dim)
+    keys, values = np.zeros(TILE_TOKENS * width, np.float32), np.zeros(TILE_TOKENS * width, np.float32)
+    queries, value_sums = np.zeros(group_size * width, np.float32), np.empty(group_size * width, np.float32)
     maxima, weight_sums = np.empty(group_size, np.float32), np.empty(group_size, np.float32)
     scores = np.empty(TILE_TOKENS, np.float32)
     scale = np.float32(pages.scale)
@@ -143,23 +139,24 @@ def decode(arguments, dtype):
         if start >= end and piece > 0:
             continue
         head = kv_head * group_size
-        read_rows(q, seq * pages.q_token + head * pages.q_head, pages.q_head, group_size, queries)
+        read_rows(q, seq * pages.q_token + head * pages.q_head, pages.q_head, group_size, head_dim, queries, 0, width)
+        queries *= scale
         value_sums[:], weight_sums[:], maxima[:] = 0, 0, -np.inf
         for first in range(start, end, TILE_TOKENS):
             count = min(TILE_TOKENS, end - first)
-            read_tile(pages, dtype, seq, kv_head, first, count, keys, values)
+            read_tile(pages, dtype, seq, kv_head, first, count, keys, values, width)
             fetch_tile(pages, dtype, seq, kv_head, first + count, min(TILE_TOKENS, end - first - count))
-            for g in range(group_size):
-                score_by_rows(queries[g], keys, count, scale, scores)
-                maxima[g], weight_sums[g] = see_tile(scores, values, count, maxima[g], weight_sums[g], value_sums[g])
-        for g in range(group_size):
-            row = seq * pages.num_heads + head + g
+            for row in range(group_size):
+                score_by_rows(queries, row * width, keys, count, width, scores)
+                see_tile(scores, values, count, width, row, maxima, weight_sums, value_sums)
+        for row in range(group_size):
+            to = seq * pages.num_heads + head + row
             if lens[seq] <= PIECE_TOKENS:
-                write_row(out, row * head_dim, value_sums[g], weight_sums[g])
+                write_row(out, to * head_dim, head_dim, value_sums, row * width, weight_sums[row])
             else:
-                row = row * pages.num_pieces + piece
-                write_row(parts, row * head_dim, value_sums[g], weight_sums[g])
-                part_lse[row] = maxima[g] + np.log(weight_sums[g])
+                to = to * pages.num_pieces + piece
+                write_row(parts, to * head_dim, head_dim, value_sums, row * width, weight_sums[row])
+                part_lse[to] = maxima[row] + np.log(weight_sums[row])
 
 
 @compiled
@@ -180,14 +177,14 @@ def merge(arguments, dtype):
         if num_pieces < 2:
             continue
         first = item * pages.num_pieces
-        maximum = largest(part_lse[first : first + num_pieces])
+        maximum = part_lse[first : first + num_pieces].max()
         value_sum[:], weight_sum = 0, np.float32(0)
         for piece in range(first, first + num_pieces):
             weight = exp(part_lse[piece] - maximum)
             weight_sum += weight
             for d in range(len(value_sum)):
                 value_sum[d] += weight * parts[piece * pages.head_dim + d]
-        write_row(out, item * pages.head_dim, value_sum, weight_sum)
+        write_row(out, item * pages.head_dim, pages.head_dim, value_sum, 0, weight_sum)
 
 
 @compiled
@@ -198,13 +195,11 @@ def prefill(arguments, dtype):
     lens, starts = carray(pointer(pages.lens, np.int64), (ANY,)), carray(pointer(pages.starts, np.int64), (ANY,))
     tiles = carray(pointer(pages.tiles, np.int64), (ANY,))
     group_size, head_dim = pages.num_heads // pages.num_kv_heads, pages.head_dim
-    width, rows = round_up(head_dim), TILE_QUERIES * group_size
-    keys = np.empty((TILE_TOKENS + 3, head_dim), np.float32)
-    values = np.empty((TILE_TOKENS + 3, head_dim), np.float32)
-    columns = np.zeros((width, TILE_TOKENS), np.float32)
-    queries = np.zeros((rows + 3, width), np.float32)
-    value_sums = np.empty((rows, head_dim), np.float32)
-    maxima, weight_sums = np.empty(rows, np.float32), np.empty(rows, np.float32)
+    width, num_rows = padded(head_dim), TILE_QUERIES * group_size
+    keys, values = np.zeros(TILE_TOKENS * width, np.float32), np.zeros(TILE_TOKENS * width, np.float32)
+    columns = np.zeros(TILE_TOKENS * width, np.float32)
+    queries, value_sums = np.zeros(num_rows * width, np.float32), np.empty(num_rows * width, np.float32)
+    maxima, weight_sums = np.empty(num_rows, np.float32), np.empty(num_rows, np.float32)
     scores = np.empty(TILE_TOKENS, np.float32)
     scale = np.float32(pages.scale)
 
@@ -219,27 +214,24 @@ def prefill(arguments, dtype):
         head = kv_head * group_size
         for i in range(num_tokens):
             start = (token + i) * pages.q_token + head * pages.q_head
-            read_rows(q, start, pages.q_head, group_size, queries[i * group_size :, :head_dim])
+            read_rows(q, start, pages.q_head, group_size, head_dim, queries, i * group_size, width)
+        queries *= scale
         value_sums[:], weight_sums[:], maxima[:] = 0, 0, -np.inf
         end = position + num_tokens
         for first in range(0, end, TILE_TOKENS):
             count = min(TILE_TOKENS, end - first)
-            read_tile(pages, dtype, seq, kv_head, first, count, keys, values)
-            for t in range(count):
-                for d in range(head_dim):
-                    columns[d, t] = keys[t, d]
+            read_tile(pages, dtype, seq, kv_head, first, count, keys, values, width)
+            fetch_tile(pages, dtype, seq, kv_head, first + count, min(TILE_TOKENS, end - first - count))
+            transpose(keys, width, head_dim, columns)
             for i in range(max(0, first - position), num_tokens):
                 visible = min(count, position + i - first + 1)
-                for r in range(i * group_size, (i + 1) * group_size):
-                    score_by_columns(queries[r], columns, scale, scores)
-                    maxima[r], weight_sums[r] = see_tile(
-                        scores, values, visible, maxima[r], weight_sums[r], value_sums[r]
-                    )
+                for row in range(i * group_size, (i + 1) * group_size):
+                    score_by_columns(queries, row * width, columns, width, scores)
+                    see_tile(scores, values, visible, width, row, maxima, weight_sums, value_sums)
         for i in range(num_tokens):
             for g in range(group_size):
-                r = i * group_size + g
-                start = ((token + i) * pages.num_heads + head + g) * head_dim
-                write_row(out, start, value_sums[r], weight_sums[r])
+                to, row = (token + i) * pages.num_heads + head + g, i * group_size + g
+                write_row(out, to * head_dim, head_dim, value_sums, row * width, weight_sums[row])
 
 
 @compiled

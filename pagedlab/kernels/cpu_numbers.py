@@ -19,6 +19,7 @@ READABLE = (torch.float32, torch.bfloat16)
 compiled = njit(error_model="numpy")  # a division by zero is infinity, as in torch, and needs no branch
 compiled_sum = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 """For loops that sum: the order may change, so that several lanes add at once. NaN and infinity stay what they are."""
+compiled_max = njit(error_model="numpy", fastmath={"nnan", "nsz"})  # NaN need not be found: the sum of weights has it
 
 
 @intrinsic
