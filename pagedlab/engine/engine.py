@@ -14,7 +14,7 @@ a whole or not at all.
 import itertools
 import numbers
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +28,7 @@ from pagedlab.cache.table import BlockTable
 from pagedlab.engine import invariants, sampling
 from pagedlab.engine.admission import make_request, token_ids
 from pagedlab.engine.beam import BeamGroup
-from pagedlab.engine.group import Choice, SequenceGroup
-from pagedlab.engine.group import Sequence as Continuation
+from pagedlab.engine.group import Choice, Sequence, SequenceGroup
 from pagedlab.engine.interrupts import HeldInterrupt
 from pagedlab.engine.metrics import EngineMetrics, blocks_and_slots_used
 from pagedlab.engine.outputs import RequestOutput
@@ -42,7 +41,8 @@ from pagedlab.engine.scheduler_output import SchedulerLike, SchedulerOutput
 from pagedlab.errors import PagedLabError
 from pagedlab.model.llama import Llama
 
-Prompt = str | Sequence[int]
+Prompt = str | list[int]
+"""A text, or its token ids; a tensor or an array of ids will do."""
 
 
 class Engine:
@@ -57,8 +57,8 @@ class Engine:
 
     Your own parts fit: an `allocator` (the prefix cache is put in front of it, unless it has `lookup` itself), a
     `table_class`, or a whole `scheduler` (`pagedlab.engine.scheduler_output.SchedulerLike`), which then decides
-    everything that the options from `max_num_seqs` to `num_cpu_blocks` would have decided. A table class needs
-    `truncate` for the engine to go on after an interrupt.
+    everything that the options from `max_num_seqs` to `num_cpu_blocks` would have decided, and `block_size`. A table
+    class needs `truncate` for the engine to go on after an interrupt.
 
     `check_invariants=True` runs `check_invariants()` after every step. `seed` is where requests without a seed of their
     own get theirs from. `trace` may be set to a `pagedlab.engine.trace.ScheduleTrace`. Use one engine from one thread.
@@ -92,6 +92,7 @@ class Engine:
             allocator = getattr(scheduler, "allocator", None)
         if num_blocks is None:
             num_blocks = getattr(allocator, "num_blocks", None)
+        block_size = getattr(scheduler, "block_size", block_size)
         self.pool = _make_pool(model, num_blocks, kv_cache_memory, block_size)
         if scheduler is None:
             allocator = BlockAllocator(self.pool.num_blocks) if allocator is None else allocator
@@ -112,6 +113,8 @@ class Engine:
             )
         elif allocator is None:
             raise ValueError(f"{type(scheduler).__name__} has no attribute `allocator`: pass its allocator as well")
+        if getattr(allocator, "num_blocks", 0) > self.pool.num_blocks:
+            raise ValueError(f"the allocator has {allocator.num_blocks} blocks, the pool only {self.pool.num_blocks}")
         self.model, self.tokenizer = model, tokenizer
         self.scheduler, self.allocator = scheduler, allocator
         self.runner = ModelRunner(model, self.pool, backend, getattr(scheduler, "swap_space", None))
@@ -120,7 +123,7 @@ class Engine:
         self._checks_invariants = check_invariants
         self._seed = seed
         self._groups: dict[str, SequenceGroup] = {}  # unfinished, by request id
-        self._sequences: dict[str, Continuation] = {}  # unfinished, by the id of the scheduler's request
+        self._sequences: dict[str, Sequence] = {}  # unfinished, by the id of the scheduler's request
         self._news: dict[SequenceGroup, None] = {}  # what `step` has not returned yet, in order
         self._left: list[Request] = []  # finished since the last step
         self._ids, self._num_added = itertools.count(), 0
@@ -139,8 +142,8 @@ class Engine:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompt | list[Prompt],
+        params: SamplingParams | list[SamplingParams] | None = None,
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Serve prompts until all are finished. The results are in the order of the prompts.
@@ -292,7 +295,7 @@ class Engine:
                         self._finish(sequence, RequestStatus.FINISHED_ABORTED)
                 self._news.pop(group, None)
 
-    def _finish(self, sequence: Continuation, status: RequestStatus) -> None:
+    def _finish(self, sequence: Sequence, status: RequestStatus) -> None:
         """This sequence is done; with the last of its group, so is the group."""
         request, group = sequence.request, sequence.group
         request.status = status
@@ -327,9 +330,12 @@ class Engine:
         """A scheduler may be anybody's: no nonsense reaches the model."""
         if not output.scheduled and not output.preempted:
             raise PagedLabError(f"schedule() gave no request any tokens, but {len(self._groups)} are unfinished")
+        seen = set()
         for request, num_tokens in output.scheduled:
-            if request.request_id not in self._sequences:
-                raise PagedLabError(f"schedule() gave tokens to request {request.request_id!r}, which is not running")
+            if request.request_id not in self._sequences or request.request_id in seen:
+                why = "twice" if request.request_id in seen else "which is finished or was never added"
+                raise PagedLabError(f"schedule() gave tokens to request {request.request_id!r}, {why}")
+            seen.add(request.request_id)
             if not 1 <= num_tokens <= request.num_new_tokens:
                 raise PagedLabError(
                     f"schedule() gave request {request.request_id!r} {num_tokens} tokens; it has "
@@ -343,10 +349,12 @@ class Engine:
         if hasattr(self.scheduler, "undo"):
             self.scheduler.undo(output, moved)
         else:
-            for request, _ in output.scheduled:
-                request.table.truncate(request.num_computed_tokens, self.allocator)
+            for sequence in self._sequences.values():
+                request = sequence.request
+                if request.table.num_tokens > request.num_computed_tokens:
+                    request.table.truncate(request.num_computed_tokens, self.allocator)
 
-    def _choose(self, logits: torch.Tensor, sequences: list[Continuation]):
+    def _choose(self, logits: torch.Tensor, sequences: list[Sequence]):
         """What continues each sequence, by its row of the logits. Nothing is changed yet.
 
         Returns sequences with their choices (n of them for the first token of n samples), and beams with candidates.
@@ -359,7 +367,7 @@ class Engine:
         params = [sequences[row].group.params for row in rows]
         drawn_from = logits if rows == list(range(len(logits))) else logits[rows]
         tokens = sampling.sample(drawn_from, params, [number for _, number in draws])
-        chosen: dict[Continuation, list[Choice]] = {}
+        chosen: dict[Sequence, list[Choice]] = {}
         for row, token, wanted in zip(rows, tokens, params, strict=True):
             logprobs = None
             if wanted.logprobs is not None:
@@ -381,14 +389,14 @@ class Engine:
             for sequence, choices in beam.group.offer(beam, candidates):
                 self._continue(sequence, choices, now)
         if self.trace is not None:
-            requests = [sequence.request for sequence in self._sequences.values()]
-            self.trace.record(requests + self._left, output, self.allocator, now)
+            requests = [sequence.request for sequence in self._sequences.values()] + self._left
+            self.trace.record(requests, output, self.allocator, now)
         self._left.clear()
         if self._checks_invariants:
             self.check_invariants()
         self._totals.busy_time += self.clock() - started
 
-    def _continue(self, sequence: Continuation, choices: list[Choice], now: float) -> None:
+    def _continue(self, sequence: Sequence, choices: list[Choice], now: float) -> None:
         """One token: append it. Several: fork first, so that each has a sequence. None: a beam that ends here."""
         group = sequence.group
         self._news[group] = None
@@ -402,7 +410,7 @@ class Engine:
             if status := branch.append(choice):
                 self._finish(branch, status)
 
-    def _fork(self, sequence: Continuation) -> Continuation:
+    def _fork(self, sequence: Sequence) -> Sequence:
         group = sequence.group
         names = (f"{group.request_id}#{number}" for number in itertools.count(1))
         request = self.scheduler.fork(sequence.request, next(name for name in names if name not in self._sequences))
@@ -433,7 +441,7 @@ def _make_pool(model: Llama, num_blocks: int | None, memory: str | int, block_si
     return PagedKVCache(*shape, model.dtype, model.device)
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def _as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
     """A batch. One text is a batch of one, and so is one list of token ids."""
     if isinstance(prompts, str):
         return [prompts]

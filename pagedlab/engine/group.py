@@ -24,15 +24,17 @@ class Choice(NamedTuple):
 class Sequence:
     """One continuation: the request that the scheduler runs, and what has come of it."""
 
-    def __init__(self, group: "SequenceGroup", request: Request, index: int, text: IncrementalDetokenizer | None):
-        self.group, self.request, self.index, self.text = group, request, index, text
+    def __init__(
+        self, group: "SequenceGroup", request: Request, index: int, detokenizer: IncrementalDetokenizer | None
+    ):
+        self.group, self.request, self.index, self.detokenizer = group, request, index, detokenizer
         self.logprobs: list[dict[int, float]] = []
         self.cumulative_logprob = 0.0
         self.stop_reason: int | str | None = None
 
     def fork(self, request: Request, index: int) -> "Sequence":
         """The same so far, for a request that was forked from this one's."""
-        fork = Sequence(self.group, request, index, self.text and self.text.copy())
+        fork = Sequence(self.group, request, index, self.detokenizer and self.detokenizer.copy())
         fork.logprobs, fork.cumulative_logprob = list(self.logprobs), self.cumulative_logprob
         return fork
 
@@ -48,25 +50,26 @@ class Sequence:
         if choice.token in group.stop_token_ids:
             status = RequestStatus.FINISHED_STOPPED
             self.stop_reason = None if choice.token in group.eos_token_ids else choice.token
-        elif self.text and self.text.append(choice.token):
+        elif self.detokenizer and self.detokenizer.append(choice.token):
             status = RequestStatus.FINISHED_STOPPED
         elif len(output) >= group.params.max_tokens:
             status = RequestStatus.FINISHED_LENGTH
-        if status and self.text:
-            if self.text.finish() and status is RequestStatus.FINISHED_LENGTH:
+        if status and self.detokenizer:
+            if self.detokenizer.finish() and status is RequestStatus.FINISHED_LENGTH:
                 status = RequestStatus.FINISHED_STOPPED
-            self.stop_reason = self.text.stop_string or self.stop_reason
+            self.stop_reason = self.detokenizer.stop_string or self.stop_reason
         return status
 
     def output(self) -> CompletionOutput:
         params = self.group.params
+        has_logprobs = params.logprobs is not None or params.beam_width is not None
         return CompletionOutput(
             index=self.index,
-            text=self.text.text if self.text else "",
+            text=self.detokenizer.text if self.detokenizer else "",
             token_ids=tuple(self.request.output_token_ids),
             finish_reason=self.request.status.finish_reason,
             stop_reason=self.stop_reason,
-            cumulative_logprob=None if params.logprobs is params.beam_width is None else self.cumulative_logprob,
+            cumulative_logprob=self.cumulative_logprob if has_logprobs else None,
             logprobs=None if params.logprobs is None else tuple(self.logprobs),
         )
 
@@ -90,8 +93,8 @@ class SequenceGroup:
         self.stop_token_ids = self.eos_token_ids.union(self.params.stop_token_ids)
         self.metrics = RequestMetrics(arrival_time, request.num_prompt_tokens)
         has_text = tokenizer is not None and self.params.beam_width is None
-        text = IncrementalDetokenizer(tokenizer, self.params.stop) if has_text else None
-        self.sequences = [Sequence(self, request, 0, text)]
+        detokenizer = IncrementalDetokenizer(tokenizer, self.params.stop) if has_text else None
+        self.sequences = [Sequence(self, request, 0, detokenizer)]
 
     @property
     def live(self) -> list[Sequence]:

@@ -43,10 +43,12 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Seq
     groups = defaultdict(list)  # rows that are shaped alike go together
     for row, wanted in enumerate(params):
         if wanted.temperature > 0:
-            groups[min(wanted.top_k, logits.shape[1]), wanted.top_p < 1].append(row)
+            top_k = wanted.top_k if wanted.top_k < logits.shape[1] else 0
+            groups[top_k, wanted.top_p < 1].append(row)
     for (top_k, nucleus), rows in groups.items():
         temperature = logits.new_tensor([params[row].temperature for row in rows], dtype=torch.float32)
-        scaled = logits[rows].float() / temperature[:, None]
+        # The largest becomes 0 first, so that no temperature is too low: at worst all others become -inf.
+        scaled = (logits[rows].float() - largest[rows, None]) / temperature.clamp(min=1e-9)[:, None]
         draws = temperature.new_tensor([uniforms[row] for row in rows], dtype=torch.float64)[:, None]
         top_p = temperature.new_tensor([params[row].top_p for row in rows])[:, None] if nucleus else None
         tokens[rows] = _draw_group(scaled, top_k, top_p, draws)

@@ -291,8 +291,8 @@ def test_ctrl_c_from_outside_in_the_middle_of_generate():
         engine = poisoned_engine(model, num_blocks=400, block_size=4)
         prompts = [[i, 2, 3] for i in range(8)]
         engine.generate(prompts, SamplingParams(max_tokens=2), progress=False)
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             while True:
                 engine.generate(prompts, SamplingParams(max_tokens=150), progress=False)
         except KeyboardInterrupt:

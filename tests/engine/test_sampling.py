@@ -15,7 +15,7 @@ from pagedlab.engine.sampling import log_probabilities, sample, uniform
 
 def plain_probabilities(row, params):
     """The distribution of one row, token by token, in Python's floats."""
-    scaled = [value / params.temperature for value in row]
+    scaled = [(value - max(row)) / params.temperature for value in row]
     order = sorted(range(len(row)), key=lambda token: -scaled[token])
     if params.top_k:
         order = order[: params.top_k]
@@ -33,6 +33,7 @@ SHAPES = [
     dict(temperature=1.0),
     dict(temperature=0.3),
     dict(temperature=5.0),
+    dict(temperature=1e-300),
     dict(temperature=1.0, top_k=1),
     dict(temperature=0.7, top_k=5),
     dict(temperature=1.0, top_k=10**9),
