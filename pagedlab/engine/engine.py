@@ -350,9 +350,9 @@ class Engine:
             self.scheduler.undo(output, moved)
         else:
             for sequence in self._sequences.values():
-                request = sequence.request
-                if request.table.num_tokens > request.num_computed_tokens:
-                    request.table.truncate(request.num_computed_tokens, self.allocator)
+                table, num_stored = sequence.request.table, sequence.request.num_computed_tokens
+                if table is not None and table.num_tokens > num_stored:
+                    table.truncate(num_stored, self.allocator)
 
     def _choose(self, logits: torch.Tensor, sequences: list[Sequence]):
         """What continues each sequence, by its row of the logits. Nothing is changed yet.

@@ -9,10 +9,12 @@ import threading
 
 import pytest
 
+from pagedlab.engine.engine import Engine
 from pagedlab.engine.interrupts import HeldInterrupt
 from pagedlab.engine.params import SamplingParams
 from pagedlab.model.generate import generate
 from pagedlab.model.tiny import tiny_llama
+from tests.engine.plain import PlainAllocator, PlainScheduler
 from tests.engine.poison import assert_empty, poisoned_engine
 
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 9], [8, 8], [30, 31, 32, 33, 34, 35, 36, 37, 38]]
@@ -124,6 +126,21 @@ def test_generate_can_be_called_again_after_an_error_anywhere(tiny, expected, wa
         assert [list(output.token_ids) for output in outputs] == expected
 
     every_strike(tiny, way, act)
+
+
+def test_a_plain_scheduler_goes_on_too(tiny, expected):
+    for call in range(1, 12):
+        allocator = PlainAllocator(11)
+        engine = Engine(tiny, scheduler=PlainScheduler(allocator, 2), check_invariants=True, backend="torch")
+        Saboteur(engine, layer=1, call=call)
+        ids, finished = [engine.add(prompt, GREEDY) for prompt in PROMPTS], {}
+        while engine.has_unfinished:
+            try:
+                finished |= {output.request_id: output for output in engine.step() if output.finished}
+            except Interruption:
+                engine.check_invariants()
+        assert [list(finished[request_id].token_ids) for request_id in ids] == expected
+        assert allocator.num_free == 11
 
 
 def test_generate_leaves_other_requests_alone_when_it_fails(tiny):
