@@ -100,7 +100,7 @@ class Request:
 
     @property
     def num_new_tokens(self) -> int:
-        """Tokens still to be computed."""
+        """Tokens still to be computed: all of a new prompt, one in the middle of an answer."""
         return self.num_prompt_tokens + len(self.output_token_ids) - self.num_computed_tokens
 
     @property
