@@ -50,6 +50,26 @@ c.append_tokens(1)
 """
 SHOW = "w = BlockTableExplorer(recorder)\nw"
 LAST = 11  # steps: start, prompt, 2 tokens, B, 3 tokens, B ends, fork, copy, 1 token
+SHARING = """\
+from pagedlab.cache.prefix import PrefixCache, prefix_hash_chain
+shared = Recorder(PrefixCache(BlockAllocator(8)), block_size=4)
+says = " You are a kind cat . Say hi to".split()
+one = shared.table("A", texts=says)
+one.append_tokens(9)
+for block, block_hash in zip(one.blocks, prefix_hash_chain(range(9), 4)):
+    shared.publish(block, block_hash)
+two = one.fork(name="B")
+two.copy_on_write()
+two.append_tokens(1)
+one.free()
+two.free()
+found = shared.lookup(prefix_hash_chain([*range(8), 77], 4))
+three = shared.table("C", texts=[*says[:8], "at", "Eve"])
+three.adopt(found, 8)
+three.append_tokens(2)
+x = BlockTableExplorer(shared)
+x
+"""
 BIG = """\
 from pagedlab.cache.allocator import BlockAllocator
 from pagedlab.cache.recorder import Recorder
@@ -289,6 +309,54 @@ def test_the_same_widget_shown_twice_moves_together(notebook, shown):
         expect_step(root, 0)
     ids = notebook.page.locator(".plw-root [id]").evaluate_all("nodes => nodes.map(n => n.id)")
     assert len(ids) == len(set(ids)) >= 10
+    notebook.remove_last_cell()
+
+
+def test_a_fork_a_copy_and_a_hit(notebook, shown, tmp_path):
+    root = notebook.run_new_cell(SHARING).get_by_test_id("block-table-explorer")
+    root.wait_for()
+    pool = root.get_by_test_id("pool")
+
+    def at(verb: str, before: int = 0) -> None:
+        step = notebook.evaluate(
+            f"x.step = [step.verb for step in shared.steps].index('{verb}') - {before}; print(x.step)"
+        )
+        expect(root.get_by_test_id("count")).to_contain_text(f"step {step} of")
+        notebook.screenshot(f"explorer-sharing-{verb}-{before}".replace(" ", "-"), tmp_path, root)
+
+    at("fork")
+    for block in range(3):
+        assert pool.get_by_role("row", name=f"Block {block}, of A and B, ref count 2").count() == 1
+    at("copy on write")
+    expect(root.get_by_test_id("caption")).to_contain_text("Block 2 is copied to block 3.")
+    arrow = root.locator("path.plw-explorer-copied")
+    ends = arrow.evaluate(
+        """(path) => [0, path.getTotalLength()].map((at) => {
+          const point = path.getPointAtLength(at).matrixTransform(path.getScreenCTM());
+          return [point.x, point.y];
+        })"""
+    )
+    for (x, y), key in zip(ends, ("2.3", "3.3"), strict=True):  # beside the last slot of each block
+        box = cell(root, "pool", key).bounding_box()
+        assert box["x"] + box["width"] - 2 <= x <= box["x"] + box["width"] + 8
+        assert box["y"] <= y <= box["y"] + box["height"]
+    at("hit", before=1)
+    row = pool.get_by_role("row", name="Block 1, cached")
+    assert row.count() == 1 and row.locator("rect[fill$='-cached)']").count() == 1
+    assert row.get_by_role("gridcell", name='Slot 4: "cat", kept').count() == 1
+    assert root.get_by_test_id("free-list").locator(".plw-explorer-chip-kept").all_inner_texts() == ["1", "0"]
+    cell(root, "pool", "1.0").hover()
+    expect(root.get_by_test_id("line")).to_have_text("Block 1 is free, but the cache finds what it holds.")
+    at("hit")
+    assert (
+        pool.get_by_role("row", name="Block 1, used").get_by_role("gridcell", name='Slot 4: "cat", kept').count() == 1
+    )
+    assert pool.locator("rect[fill$='-cached)']").count() == 0
+    at("adopt")
+    assert pool.get_by_role("row", name="Block 1, of C").count() == 1
+    at("fork")  # back again
+    assert pool.get_by_role("row", name="Block 2, of A and B, ref count 2").count() == 1
+    assert notebook.accessibility_problems(".plw-root") == []
     notebook.remove_last_cell()
 
 
