@@ -30,6 +30,7 @@ from pagedlab.cache.allocator import Allocator, whole_number
 from pagedlab.cache.block_hash import HashChain
 from pagedlab.cache.table import BlockTable
 from pagedlab.engine.chunked import chunked_prefill, whole_prompts
+from pagedlab.engine.limits import NeverFitsError, check_fits  # noqa: F401 (the error is looked for here)
 from pagedlab.engine.request import Request, RequestStatus
 from pagedlab.engine.scheduler_output import SchedulerOutput
 from pagedlab.errors import PagedLabError
@@ -102,7 +103,7 @@ class Scheduler:
         DuplicateRequestError: its id is taken. NeverFitsError: it could not run even alone. Nothing changes then.
         """
         self._check_is_new(request.request_id)
-        self._check_fits(request)
+        check_fits(request, self)
         if request.status is not RequestStatus.WAITING:
             raise ValueError(f"only a new request can be added, not {request}")
         if self._caches_prefixes:
@@ -395,39 +396,6 @@ class Scheduler:
                 f"request id {request_id!r} is taken by one that is {self.requests[request_id].status.name} and not "
                 f"finished. Give the new one another id, or abort the old one first."
             )
-
-    def _check_fits(self, request: Request) -> None:
-        stored, name = request.max_num_tokens_stored, f"request {request.request_id!r}"
-        sums = (
-            f"{name} stores up to {stored} tokens (a prompt of {request.num_prompt_tokens} + max_tokens="
-            f"{request.max_tokens} - 1, the last one being returned but not stored)"
-        )
-        needed = blocks_needed(stored, self.block_size)
-        if needed > self.num_blocks:
-            raise NeverFitsError(
-                f"{sums}: {needed} blocks of {self.block_size}, but the whole pool has {self.num_blocks}, for "
-                f"{self.num_blocks * self.block_size} tokens. Shorten the prompt, lower max_tokens, or make the pool "
-                f"larger."
-            )
-        if self.max_model_len is not None and stored > self.max_model_len:
-            raise NeverFitsError(
-                f"{sums}, more than max_model_len={self.max_model_len}. Shorten the prompt or lower max_tokens."
-            )
-        if not self.chunked_prefill and stored > self.max_num_batched_tokens:
-            raise NeverFitsError(
-                f"{sums}. Preempted at its longest, it would have to be computed again in one step, which takes at "
-                f"most max_num_batched_tokens={self.max_num_batched_tokens}. Allow chunked prefill, or {stored} tokens "
-                f"a step."
-            )
-        if request.seats > self.max_num_seqs:
-            raise NeverFitsError(
-                f"{name} wants n={request.seats} samples or beams at a time, more than max_num_seqs="
-                f"{self.max_num_seqs}. Lower n or raise max_num_seqs."
-            )
-
-
-class NeverFitsError(PagedLabError):
-    """The request cannot run even if nothing else does: waiting would not help. It was not added."""
 
 
 class DuplicateRequestError(PagedLabError):

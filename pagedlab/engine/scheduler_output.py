@@ -46,8 +46,8 @@ class SchedulerLike(Protocol):
 
     `schedule` grows the tables of the requests it names by the tokens it gives them. The engine runs the model, adds to
     each `num_computed_tokens`, appends the tokens it sampled (to requests that are computed up to their newest token),
-    and calls `finish` for those that are done. A scheduler may also have `after_step(output)`, called when the counts have
-    been raised and nobody is finished yet, `undo(output, moved)`, for a step that was cut short, and `fork`.
+    and calls `finish` for those that are done. A scheduler may also have `after_step(output)`, called when the counts
+    have been raised and nobody is finished yet, `undo(output, moved)`, for a step that was cut short, and `fork`.
     """
 
     waiting: Sequence[Request]
