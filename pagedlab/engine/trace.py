@@ -49,6 +49,7 @@ class TraceStep:
     num_blocks: int  # all there are
     token_slots_used: int  # slots with a token in the blocks that requests hold; shared blocks count once
     note: str  # the step in words
+    start: float | None = None  # seconds at its beginning; None: where the step before it ended
 
     @property
     def num_scheduled(self) -> int:
@@ -116,8 +117,8 @@ class ScheduleTrace:
         output: what `schedule()` returned: pairs (request, number of tokens), or an object with them as `.scheduled`
         (and perhaps `.preempted`); None for a step in which nothing ran.
         allocator: the pool's, for the number of blocks in use.
-        time: seconds now, on any clock. start: when this step began; of the first step only, it says where time begins
-        if that is not 0.
+        time: seconds now, on any clock. start: when this step began, if that is not where the one before it ended (for
+        the first step: if it is not 0).
         """
         if start is not None and not self._steps:
             self.start = float(start)
@@ -159,7 +160,7 @@ class ScheduleTrace:
         used, cached, total = self._pool(allocator, moments)
         slots = self._token_slots(held)
         note = in_words(moments, given_back, self._step_before(), forks)
-        step = TraceStep(len(self._steps), time, moments, used, cached, total, slots, note)
+        step = TraceStep(len(self._steps), time, moments, used, cached, total, slots, note, start)
         self._steps.append(step)
         for request_id in [each for each, moment in moments.items() if each in self._over and not moment.blocks]:
             del self._last[request_id]

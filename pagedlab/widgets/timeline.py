@@ -98,7 +98,7 @@ class Timeline(CourseWidget):
         with_time = self._axis == "time"
         rows = []
         for trace in self._traces:
-            t: Totals = totals(trace)
+            t: Totals = totals(trace, self._axis)
             row = [trace.name or "all", t.num_steps, t.num_tokens, f"{t.tokens_per_step:,.1f}", f"{t.mean_batch:,.1f}"]
             row += [f"{100 * t.mean_usage:.0f} %", t.num_preemptions]
             rows.append(row + ([f"{t.seconds:,.4g}"] if with_time else []))

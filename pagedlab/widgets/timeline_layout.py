@@ -4,7 +4,6 @@ A figure has a head, a row for each request, and the pool's usage. Positions are
 the drawing; along the axis in steps or seconds times `scale`. `static/timeline_layout.js` does the same sums.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 GUTTER = 54  # left of the rows: their labels
@@ -75,8 +74,8 @@ def runs(states: str) -> list[tuple[str, int, int]]:
     return found
 
 
-def edges(trace: dict, first: int) -> Sequence[float]:
-    """Where the steps of a trace begin and end along the axis: one number more than it has steps."""
+def steps_along(trace: dict) -> list[tuple[float, float]]:
+    """Where each step of a trace begins and ends along the axis."""
     if trace["ends"] is None:
-        return range(len(trace["used"]) + 1)
-    return [0.0, *trace["ends"]]
+        return [(i, i + 1) for i in range(len(trace["used"]))]
+    return list(zip(trace["starts"], trace["ends"], strict=True))

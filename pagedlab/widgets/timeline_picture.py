@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from pagedlab.widgets.look import plural
 from pagedlab.widgets.still import LINE, MUTED, TEXT, TRACK, card, rect, text
-from pagedlab.widgets.timeline_layout import AXIS, GUTTER, WIDEST, Layout, edges, lay_out, runs, ticks
+from pagedlab.widgets.timeline_layout import AXIS, GUTTER, WIDEST, Layout, lay_out, runs, steps_along, ticks
 
 WIDTH, PAD = 960, 24
 
@@ -91,7 +91,7 @@ def _figure(story: dict, trace: dict, index: int, at: Layout, selected: str) -> 
         out.append(
             f'<path d="M{at.x(tick):.2f} {at.row_top(index, 0):g}V{bottom:g}" stroke="{LINE}" stroke-opacity="0.6"/>'
         )
-    along = edges(trace, story["first"])
+    along = steps_along(trace)
     every = max(1, round(12 / at.row))  # rows too low for a label each
     for row, (name, label) in enumerate(zip(story["names"], story["labels"], strict=True)):
         y = at.row_top(index, row)
@@ -111,14 +111,14 @@ def _row(row: dict | None, y: float, along, at: Layout) -> list[str]:
     out, prefills = [], iter(row["prefills"])
     for state, start, end in runs(row["states"]):
         start, end = start + row["from"], end + row["from"]
-        left, right = at.x(along[start]), at.x(along[end])
+        left, right = at.x(along[start][0]), at.x(along[end - 1][1])
         if state == "P":
             for i in range(start, end):
-                out += _cell(at.x(along[i]), at.x(along[i + 1]), y, at.row, PREFILL, f"{next(prefills)}")
+                out += _cell(at.x(along[i][0]), at.x(along[i][1]), y, at.row, PREFILL, f"{next(prefills)}")
         elif state == "D" and (right - left) / (end - start) >= 5:
             letter = "D" if (right - left) / (end - start) >= 15 else ""
             for i in range(start, end):
-                out += _cell(at.x(along[i]), at.x(along[i + 1]), y, at.row, DECODE, letter, slim=True)
+                out += _cell(at.x(along[i][0]), at.x(along[i][1]), y, at.row, DECODE, letter, slim=True)
         elif state == "D":
             out += _cell(left, right, y, at.row, DECODE, "", slim=True)
         elif state == ".":
@@ -128,7 +128,7 @@ def _row(row: dict | None, y: float, along, at: Layout) -> list[str]:
         if state in WORDS:
             out += _run_words(state, left, right, y, at.row)
     if row["end"]:
-        out += _end(at.x(along[row["end"][0] + 1]), y, at.row, row["end"][1])
+        out += _end(at.x(along[row["end"][0]][1]), y, at.row, row["end"][1])
     return out
 
 
@@ -138,7 +138,7 @@ def _cell(left: float, right: float, y: float, high: float, fill: str, says: str
     gap = 0.75 if right - left >= 5 else 0  # a hairline between neighbours
     out = [rect(left + gap, y + inset, right - left - 2 * gap, round(high - 2 * inset, 2), fill, rx=2 if gap else 0)]
     size = min(11.5, (high - 2 * inset) * 0.86)
-    if says and size >= 8 and right - left >= 5 + size * 0.62 * (1 if slim else max(2, len(says))):
+    if says and size >= 8 and right - left >= 3 + size * 0.62 * (1 if slim else max(2, len(says))):
         out.append(text((left + right) / 2, y + high / 2 + size * 0.36, says, size, fill=INK, anchor="middle"))
     return out
 
@@ -181,22 +181,22 @@ def _pool(trace: dict, index: int, along, at: Layout) -> list[str]:
     """The pool over the steps: tokens, empty slots of used blocks, blocks with cached content, from the bottom up."""
     top, high = at.pool_top(index), at.pool
     bottom, most = top + high, max(trace["total"]) or 1
-    right = at.x(along[len(trace["used"])])
+    right = at.x(along[-1][1])
     size = trace["block_size"]
     used = trace["used"]
     tokens = [min(slots / size, block) for slots, block in zip(trace["slots"], used, strict=True)] if size else used
     cached = [a + b for a, b in zip(used, trace["cached"], strict=True)]
 
     def area(values: list[float], fill: str) -> str:
-        path, before = f"M{at.x(along[0]):.2f} {bottom:g}", None
+        path, before = f"M{at.x(along[0][0]):.2f} {bottom:g}", None
         for i, value in enumerate(values):
             level = round(bottom - high * value / most, 2)
             if level != before:
-                path += (f"H{at.x(along[i]):.2f}" if i else "") + f"V{level:g}"
+                path += (f"H{at.x(along[i][0]):.2f}" if i else "") + f"V{level:g}"
             before = level
         return f'<path d="{path}H{right:.2f}V{bottom:g}z" fill="{fill}"/>'
 
-    out = [rect(at.x(along[0]), top, right - at.x(along[0]), high, TRACK)]
+    out = [rect(at.x(along[0][0]), top, right - at.x(along[0][0]), high, TRACK)]
     if any(trace["cached"]):
         out += [area(cached, "url(#cached)"), area(used, "#FFFFFF")]
     if size:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pagedlab.engine.trace import LETTERS, Moment, ScheduleTrace
 from pagedlab.widgets import Timeline
 from pagedlab.widgets.look import COLOURS, INKS
-from pagedlab.widgets.timeline_layout import AXIS, GUTTER, edges, lay_out, runs, ticks
+from pagedlab.widgets.timeline_layout import AXIS, GUTTER, lay_out, runs, steps_along, ticks
 from pagedlab.widgets.timeline_picture import DECODE, INK, PREEMPTED, PREFILL, SWAPPED, TOKENS
 from pagedlab.widgets.timeline_story import NamedTrace, in_words, totals
 from tests.engine.schedules import FIVE, TWELVE, paged, static
@@ -128,7 +128,14 @@ class TestTime:
             trace.record([], [(SimpleNamespace(request_id="A"), 1)], None, time=now, start=now - 0.5)
         shown = Timeline(trace, axis="time")
         assert shown.story["ends"] == [0.5, 1.0, 2.5]
-        assert edges(shown.story["traces"][0], 0) == [0.0, 0.5, 1.0, 2.5]
+        assert steps_along(shown.story["traces"][0]) == [(0.0, 0.5), (0.5, 1.0), (2.0, 2.5)]  # with a break
+        assert steps_along(Timeline(trace).story["traces"][0]) == [(0, 1), (1, 2), (2, 3)]
+
+    def test_on_an_axis_of_steps_nothing_is_said_of_time(self):
+        slow, fast = (Timeline(paged(seconds=lambda n, each=each: each)) for each in (1.0, 0.1))
+        assert repr(slow) == repr(fast) and slow.svg() == fast.svg() and str(slow.totals()) == str(fast.totals())
+        timed = Timeline(paged(seconds=lambda n: 0.25), axis="time")
+        assert "24 steps, 6 s, 6.0 tokens a step" in repr(timed)
 
     def test_no_times_or_times_that_run_backwards(self):
         with pytest.raises(ValueError, match='no time for every step.*axis="steps"'):

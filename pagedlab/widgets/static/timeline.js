@@ -225,8 +225,8 @@ function render({ model, el }) {
       const { index, row } = cell.at;
       const trace = story.traces[index];
       const step = stepAt(story, trace, now);
-      const x = step < 0 ? columnStart(now) * at.scale : edge(trace, step) * at.scale;
-      const right = step < 0 ? story.ends[now] * at.scale : edge(trace, step + 1) * at.scale;
+      const x = step < 0 ? columnStart(now) * at.scale : begins(trace, step) * at.scale;
+      const right = step < 0 ? story.ends[now] * at.scale : endsAt(trace, step) * at.scale;
       Object.assign(cell.style, { left: `${x}px`, top: `${at.rowTop(index, row)}px`, width: `${Math.max(3, right - x)}px`, height: `${at.row}px` });
       cell.setAttribute("aria-colindex", now + 2);
       cell.setAttribute("aria-selected", story.names[row] === model.get("selected"));
@@ -253,14 +253,14 @@ function render({ model, el }) {
     if (pointed) {
       const { index, row, step } = pointed;
       const trace = story.traces[index];
-      const x = edge(trace, step) * at.scale;
+      const x = begins(trace, step) * at.scale;
       const high = row < 0 ? at.pool : at.row;
-      box(x, row < 0 ? at.poolTop(index) : at.rowTop(index, row), edge(trace, step + 1) * at.scale - x, high, "lit");
+      box(x, row < 0 ? at.poolTop(index) : at.rowTop(index, row), endsAt(trace, step) * at.scale - x, high, "lit");
     }
     under.replaceChildren(...layers.under);
     over.replaceChildren(...layers.over);
     frame.replaceChildren();
-    drawFrame(vectorPen(frame, `${id}-frame`), story, at, selected);
+    drawFrame(vectorPen(frame, `${id}-frame`), story, at, selected, room());
     say(about, selected);
   }
   const focusedCell = () => {

@@ -134,10 +134,11 @@ function drawFigures(pen, story, at) {
 }
 
 function drawRow(pen, trace, row, y, at, key) {
-  const x = (step) => edge(trace, step) * at.scale;
+  const x = (step) => begins(trace, step) * at.scale;
+  const xEnd = (step) => endsAt(trace, step) * at.scale;
   let prefills = 0;
   for (const [state, start, end] of runsOf(row)) {
-    const [left, right] = [x(start), x(end)];
+    const [left, right] = [x(start), xEnd(end - 1)];
     const first = prefills;
     prefills += state === "P" ? end - start : 0;
     if (right < pen.from || left > pen.to) continue;
@@ -146,9 +147,9 @@ function drawRow(pen, trace, row, y, at, key) {
     const letter = right - left >= 15 * (end - start) ? "D" : "";
     if (apart) {
       for (let i = start; i < end; i += 1) {
-        if (x(i + 1) < pen.from || x(i) > pen.to) continue;
-        if (state === "P") drawCell(pen, x(i), x(i + 1), y, at.row, "prefill", `${row.prefills[first + i - start]}`, false, test(i));
-        else drawCell(pen, x(i), x(i + 1), y, at.row, "decode", letter, true, test(i));
+        if (xEnd(i) < pen.from || x(i) > pen.to) continue;
+        if (state === "P") drawCell(pen, x(i), xEnd(i), y, at.row, "prefill", `${row.prefills[first + i - start]}`, false, test(i));
+        else drawCell(pen, x(i), xEnd(i), y, at.row, "decode", letter, true, test(i));
       }
     } else if (state === "D") drawCell(pen, left, right, y, at.row, "decode", "", true, test(start));
     else if (state === ".") drawWaiting(pen, left, right, y, at.row);
@@ -157,7 +158,7 @@ function drawRow(pen, trace, row, y, at, key) {
       drawWord(pen, state, left, right, y, at.row);
     }
   }
-  if (row.end) drawEnd(pen, x(row.end[0] + 1), y, at.row, row.end[1]);
+  if (row.end) drawEnd(pen, xEnd(row.end[0]), y, at.row, row.end[1]);
 }
 
 // A prefill is as high as its row, a decode is lower: they differ without their colours, too.
@@ -166,7 +167,7 @@ function drawCell(pen, left, right, y, high, fill, words, slim, test) {
   const gap = right - left >= 5 ? 0.75 : 0;
   pen.rect(left + gap, y + inset, right - left - 2 * gap, high - 2 * inset, gap ? 2 : 0, { fill }, test);
   const size = Math.min(11.5, (high - 2 * inset) * 0.86);
-  if (!words || size < 8 || right - left < 5 + size * 0.62 * (slim ? 1 : Math.max(2, words.length))) return;
+  if (!words || size < 8 || right - left < 3 + size * 0.62 * (slim ? 1 : Math.max(2, words.length))) return;
   pen.text((left + right) / 2, y + high / 2 + size * 0.36, words, { size, fill: "ink", anchor: "middle" });
 }
 
@@ -206,12 +207,12 @@ function drawPool(pen, trace, index, at) {
   const bottom = top + at.pool;
   const most = Math.max(1, ...trace.total);
   const { used, cached, slots, block_size: size } = trace;
-  const right = edge(trace, used.length) * at.scale;
+  const right = endsAt(trace, used.length - 1) * at.scale;
   const area = (values, look) => {
     let d = `M0 ${bottom}`;
     values.forEach((value, i) => {
       if (i && value === values[i - 1]) return;
-      d += `${i ? `H${fixed(edge(trace, i) * at.scale)}` : ""}V${fixed(bottom - (at.pool * value) / most)}`;
+      d += `${i ? `H${fixed(begins(trace, i) * at.scale)}` : ""}V${fixed(bottom - (at.pool * value) / most)}`;
     });
     pen.path(`${d}H${fixed(right)}V${bottom}z`, look);
   };
@@ -226,12 +227,15 @@ function drawPool(pen, trace, index, at) {
 }
 
 // What does not scroll: names and totals of the figures, labels of the rows and of the pool.
-function drawFrame(pen, story, at, selected) {
+function drawFrame(pen, story, at, selected, width) {
   const every = Math.max(1, Math.round(12 / at.row));
   story.traces.forEach((trace, index) => {
     if (story.traces.length > 1) {
       pen.text(0, at.figure(index) + 14, trace.name, { size: 14, weight: 700 });
-      pen.text(9 * trace.name.length + 16, at.figure(index) + 14, totalsInWords(trace.totals), { size: 12.5, fill: "muted" });
+      const x = 9 * trace.name.length + 16;
+      const totals = totalsInWords(trace.totals);
+      while (totals.length > 1 && x + 6.6 * totals.join(", ").length > width) totals.pop(); // as many as there is room for
+      pen.text(x, at.figure(index) + 14, totals.join(", "), { size: 12.5, fill: "muted" });
     }
     story.labels.forEach((label, r) => {
       const chosen = story.names[r] === selected;
@@ -259,7 +263,5 @@ function totalsInWords(totals) {
     `mean batch ${one(totals.mean_batch)}`,
     `${Math.round(100 * totals.mean_usage)} % of the pool in use`,
     totals.num_preemptions > 0 && plural(totals.num_preemptions, "preemption"),
-  ]
-    .filter(Boolean)
-    .join(", ");
+  ].filter(Boolean);
 }

@@ -35,8 +35,9 @@ function ticks(length, scale, whole) {
   }
 }
 
-// Where step `i` of a trace begins along the axis. It ends where the next begins.
-const edge = (trace, i) => (trace.ends ? (i ? trace.ends[i - 1] : 0) : i);
+// Where step `i` of a trace begins and ends along the axis.
+const begins = (trace, i) => (trace.starts ? trace.starts[i] : i);
+const endsAt = (trace, i) => (trace.ends ? trace.ends[i] : i + 1);
 
 // The first of the sorted `values` that is not below `value`.
 function bisect(values, value) {
