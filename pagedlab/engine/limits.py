@@ -20,8 +20,8 @@ def check_fits(request: Request, scheduler) -> None:
     )
     if needed > num_blocks:
         raise NeverFitsError(
-            f"{stores}: {needed} blocks of {size}, but the whole pool has {num_blocks}, for {num_blocks * size} tokens. "
-            f"Shorten the prompt, lower max_tokens, or make the pool larger."
+            f"{stores}: {needed} blocks of {size}, but the whole pool has {num_blocks}, for {num_blocks * size} "
+            f"tokens. Shorten the prompt, lower max_tokens, or make the pool larger."
         )
     if longest is not None and stored > longest:
         raise NeverFitsError(f"{stores}, more than max_model_len={longest}. Shorten the prompt or lower max_tokens.")
