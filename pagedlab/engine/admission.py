@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from pagedlab.cache.allocator import whole_number
 from pagedlab.cache.block_hash import extra_keys_of
 from pagedlab.engine.params import SamplingParams
 from pagedlab.engine.request import Request
@@ -18,7 +19,9 @@ def make_request(
     images: Iterable[tuple] = (),
     cache_salt: str | None = None,
 ) -> Request:
-    """ValueError or TypeError: something that the model `config` describes cannot do."""
+    """ValueError or TypeError: something that the model which `config` describes cannot do."""
+    if not isinstance(request_id, str):
+        raise TypeError(f"a request id is a text, not {request_id!r}")
     num_prompt, limit = len(prompt_token_ids), config.max_position_embeddings
     num_positions = num_prompt + params.max_tokens - 1
     if num_positions > limit:
@@ -54,11 +57,10 @@ def token_ids(prompt: str | Sequence[int], tokenizer, config: ModelConfig) -> li
         raise TypeError(f"a prompt is a text or a list of token ids, not {prompt!r}")
     if not ids:
         raise ValueError("the prompt is empty: the model needs at least one token to go on from")
+    ids = [whole_number(f"token {position} of the prompt", token) for position, token in enumerate(ids)]
     for position, token in enumerate(ids):
-        if isinstance(token, bool) or not isinstance(token, int):
-            raise TypeError(f"token {position} of the prompt is {token!r}, not a whole number")
         if not 0 <= token < config.vocab_size:
             raise ValueError(
                 f"token {position} of the prompt is {token}: the model has token ids 0 to {config.vocab_size - 1}"
             )
-    return list(ids)
+    return ids

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import torch
 
+from pagedlab.engine.detokenize import detokenize
 from pagedlab.engine.group import Choice, Sequence, SequenceGroup
 from pagedlab.engine.outputs import CompletionOutput
 from pagedlab.engine.request import RequestStatus
@@ -109,4 +110,4 @@ class BeamGroup(SequenceGroup):
         if self.tokenizer is None:
             return ""
         shown = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_token_ids else token_ids
-        return self.tokenizer.decode(shown, skip_special_tokens=True)
+        return detokenize(self.tokenizer, shown)

@@ -34,7 +34,11 @@ class IncrementalDetokenizer:
         """The next token. True: a stop string is complete."""
         self._ids.append(token_id)
         known = self._decode(self._context, self._read)
-        text = self._decode(self._context, len(self._ids))
+        try:
+            text = self._decode(self._context, len(self._ids))
+        except ValueError:  # a model can have more ids than its tokenizer knows; they have no text
+            self._ids.pop()
+            return False
         if len(text) > len(known) and not text.endswith(REPLACEMENT):
             self._decoded += text[len(known) :]
             self._context, self._read = self._read, len(self._ids)
@@ -68,6 +72,15 @@ class IncrementalDetokenizer:
             return True
         self.text = decoded[: len(decoded) - _held_back(decoded, self._stop)]
         return False
+
+
+def detokenize(tokenizer, token_ids: Sequence[int]) -> str:
+    """The text of a whole sequence, as its pieces would have added up to."""
+    text = IncrementalDetokenizer(tokenizer)
+    for token_id in token_ids:
+        text.append(token_id)
+    text.finish()
+    return text.text
 
 
 def _held_back(text: str, stop: Collection[str]) -> int:

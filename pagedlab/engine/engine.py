@@ -443,7 +443,7 @@ def _make_pool(model: Llama, num_blocks: int | None, memory: str | int, block_si
 
 def _as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
     """A batch. One text is a batch of one, and so is one list of token ids."""
-    if isinstance(prompts, str):
+    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
         return [prompts]
     prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
     is_one = bool(prompts) and all(isinstance(item, numbers.Integral) for item in prompts)

@@ -52,6 +52,8 @@ class SamplingParams:
             raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must be above 0 and at most 1 (all tokens)")
+        if abs(self.length_penalty) > 10:
+            raise ValueError(f"length_penalty is {self.length_penalty}; it is an exponent, from -10 to 10")
         if not isinstance(self.ignore_eos, bool):
             raise TypeError(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
         self._stops()

@@ -15,8 +15,9 @@ def tiny_llama(
     num_kv_heads: int = 2,
     head_dim: int = 8,
     vocab_size: int = 97,
+    dtype: torch.dtype = torch.float32,
 ) -> Llama:
-    """A float32 model on the CPU. The same arguments give the same weights; torch's own random state is left alone."""
+    """A model on the CPU. The same arguments give the same weights; torch's own random state is left alone."""
     config = ModelConfig(
         vocab_size=vocab_size,
         hidden_size=num_heads * head_dim,
@@ -32,9 +33,9 @@ def tiny_llama(
 
     def weights(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if len(shape) == 1:  # a norm
-            return torch.ones(shape)
+            return torch.ones(shape, dtype=dtype)
         # The embedding keeps unit variance; a matrix is scaled so that its outputs are about as large as its inputs.
         scale = 1.0 if name == "model.embed_tokens.weight" else 1 / math.sqrt(shape[1])
-        return scale * torch.randn(shape, generator=generator)
+        return (scale * torch.randn(shape, generator=generator)).to(dtype)
 
     return Llama(config, weights, fast=False)  # packing is for matrices that do not fit the processor's caches

@@ -12,15 +12,14 @@ import torch
 from pagedlab.engine.params import SamplingParams
 from pagedlab.engine.scheduler_output import SchedulerOutput
 from pagedlab.model.generate import generate
-from pagedlab.model.tiny import tiny_llama
-from tests.engine.poison import assert_empty, poisoned_engine
+from tests.engine.poison import assert_empty, exact_llama, poisoned_engine
 
 BLOCK_SIZES = [1, 2, 3, 16, 50]  # the last one is larger than any prompt here
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    return tiny_llama()
+    return exact_llama()
 
 
 def tokens(count, seed=0):

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import torch
+
 from pagedlab.cache.allocator import BlockAllocator
 from pagedlab.cache.prefix import PrefixCache
 from pagedlab.engine.engine import Engine
 from pagedlab.engine.runner import ModelRunner
+from pagedlab.model.tiny import tiny_llama
 
 
 class NotingAllocator(BlockAllocator):
@@ -39,6 +42,11 @@ class PoisoningRunner(ModelRunner):
         super().move(replace(output, swap_out=[]))
         self.pool.poison(sorted(self.allocator.noted & sources))
         self.allocator.noted.clear()
+
+
+def exact_llama(**options):
+    """In float64, so that two logits are never so close that the order of a sum decides which one is larger."""
+    return tiny_llama(dtype=torch.float64, **options)
 
 
 def poisoned_engine(model, tokenizer=None, *, num_blocks, enable_prefix_caching=True, **options):

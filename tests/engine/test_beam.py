@@ -6,13 +6,12 @@ import random
 import pytest
 
 from pagedlab.engine.params import SamplingParams
-from pagedlab.model.tiny import tiny_llama
-from tests.engine.poison import assert_empty, poisoned_engine
+from tests.engine.poison import assert_empty, exact_llama, poisoned_engine
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    return tiny_llama(vocab_size=23)
+    return exact_llama(vocab_size=23)
 
 
 def plain_beam_search(model, prompt, width, max_tokens, length_penalty=1.0, stops=()):

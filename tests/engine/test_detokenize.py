@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab.engine.detokenize import IncrementalDetokenizer
+from pagedlab.engine.detokenize import IncrementalDetokenizer, detokenize
 
 TEXTS = [
     "plain words, and more of them",
@@ -150,6 +150,17 @@ def test_what_may_begin_a_stop_string_is_held_back():
         shown.append(text.text)
     assert shown == ["a", "a ", "a ", "a ", "a ", "a STOR", "a STORE", "a STORE ", *["a STORE "] * 4]
     assert text.stop_string == "STOP"
+
+
+def test_ids_that_the_tokenizer_does_not_know_have_no_text():
+    class Few(Bytes):
+        def decode(self, ids, skip_special_tokens=False):
+            if 300 in ids:
+                raise ValueError("token id 300 is not in the vocabulary of 257")
+            return super().decode(ids)
+
+    pieces, text = run(Few(), [97, 300, *"\u00e9".encode()[:1], 300, *"\u00e9".encode()[1:], 300])
+    assert text.text == "a\u00e9" == detokenize(Few(), [97, 300, *"\u00e9".encode(), 300])
 
 
 def test_a_copy_goes_on_by_itself():

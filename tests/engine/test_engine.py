@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import numpy
 import pytest
 import torch
 
@@ -17,16 +18,15 @@ from pagedlab.engine.scheduler import DuplicateRequestError, NeverFitsError
 from pagedlab.engine.trace import ScheduleTrace
 from pagedlab.errors import PagedLabError
 from pagedlab.model.generate import generate
-from pagedlab.model.tiny import tiny_llama
 from tests.engine.plain import PlainAllocator, PlainScheduler
-from tests.engine.poison import assert_empty, poisoned_engine
+from tests.engine.poison import assert_empty, exact_llama, poisoned_engine
 
 VOCAB = 97
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    return tiny_llama()
+    return exact_llama()
 
 
 def random_prompts(count, longest=40, seed=0):
@@ -121,7 +121,7 @@ def test_one_prompt_is_a_batch_of_one_and_none_is_an_empty_batch(tiny):
     engine = poisoned_engine(tiny, num_blocks=20, block_size=4)
     prompt = [5, 6, 7]
     expected = generate(tiny, prompt, 3)
-    for one in (prompt, tuple(prompt), [prompt], torch.tensor(prompt), [torch.tensor(prompt)]):
+    for one in (prompt, tuple(prompt), [prompt], torch.tensor(prompt), [torch.tensor(prompt)], numpy.array(prompt)):
         (output,) = engine.generate(one, greedy(3), progress=False)
         assert list(output.token_ids) == expected
     assert engine.generate([], progress=False) == []
@@ -163,8 +163,8 @@ BAD = {
     "empty": ([], {}, ValueError, "empty"),
     "an id too large": ([1, VOCAB], {}, ValueError, f"token 1 of the prompt is {VOCAB}.*0 to {VOCAB - 1}"),
     "a negative id": ([-1], {}, ValueError, "token 0 of the prompt is -1"),
-    "an id that is no number": ([1, 2.0], {}, TypeError, "token 1 of the prompt is 2.0"),
-    "True": ([True], {}, TypeError, "token 0 of the prompt is True"),
+    "an id that is no number": ([1, 2.0], {}, TypeError, "token 1 of the prompt must be a whole number, not 2.0"),
+    "True": ([True], {}, TypeError, "token 0 of the prompt must be a whole number, not True"),
     "no list": (7, {}, TypeError, "not 7"),
     "text without a tokenizer": ("hello", {}, ValueError, "no tokenizer"),
     "too long for the pool": ([1] * 60, dict(max_tokens=22), NeverFitsError, "81 tokens.*21 blocks of 4.*20"),
@@ -202,6 +202,10 @@ def test_params_of_the_wrong_kind_or_number(tiny):
     engine = poisoned_engine(tiny, num_blocks=20, block_size=4)
     with pytest.raises(TypeError, match="must be SamplingParams, not 12"):
         engine.add([1], 12)
+    with pytest.raises(TypeError, match="a request id is a text, not 7"):
+        engine.add([1], request_id=7)
+    with pytest.raises(TypeError, match="not 5"):
+        engine.generate(5)
     with pytest.raises(ValueError, match="2 prompts, but 3 params"):
         engine.generate([[1], [2]], [SamplingParams()] * 3)
 
@@ -433,7 +437,7 @@ def test_a_scheduler_that_answers_nonsense_is_told(tiny, answer, message):
 
 
 def test_sizes_of_the_pool(tiny):
-    bytes_per_block = 2 * 2 * 2 * 8 * 16 * 4
+    bytes_per_block = 2 * 2 * 2 * 8 * 16 * 8
     assert Engine(tiny, kv_cache_memory=bytes_per_block * 7 + 1).pool.num_blocks == 7
     assert Engine(tiny, kv_cache_memory="1 MiB", block_size=4).pool.num_blocks == 2**20 // (bytes_per_block // 4)
     with pytest.raises(PoolSizeError, match="one block takes"):

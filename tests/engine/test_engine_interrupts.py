@@ -13,9 +13,8 @@ from pagedlab.engine.engine import Engine
 from pagedlab.engine.interrupts import HeldInterrupt
 from pagedlab.engine.params import SamplingParams
 from pagedlab.model.generate import generate
-from pagedlab.model.tiny import tiny_llama
 from tests.engine.plain import PlainAllocator, PlainScheduler
-from tests.engine.poison import assert_empty, poisoned_engine
+from tests.engine.poison import assert_empty, exact_llama, poisoned_engine
 
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 9], [8, 8], [30, 31, 32, 33, 34, 35, 36, 37, 38]]
 GREEDY = SamplingParams(max_tokens=6)
@@ -29,7 +28,7 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def tiny():
-    return tiny_llama()
+    return exact_llama()
 
 
 class Interruption(BaseException):
@@ -301,10 +300,9 @@ def test_ctrl_c_from_outside_in_the_middle_of_generate():
         """
         from pagedlab.engine.params import SamplingParams
         from pagedlab.model.generate import generate
-        from pagedlab.model.tiny import tiny_llama
-        from tests.engine.poison import assert_empty, poisoned_engine
+        from tests.engine.poison import assert_empty, exact_llama, poisoned_engine
 
-        model = tiny_llama()
+        model = exact_llama()
         engine = poisoned_engine(model, num_blocks=400, block_size=4)
         prompts = [[i, 2, 3] for i in range(8)]
         engine.generate(prompts, SamplingParams(max_tokens=2), progress=False)

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from pagedlab.engine.params import SamplingParams
 from pagedlab.model.generate import generate
-from pagedlab.model.tiny import tiny_llama
-from tests.engine.poison import assert_empty, poisoned_engine
+from tests.engine.poison import assert_empty, exact_llama, poisoned_engine
 
-MODEL = tiny_llama(num_layers=1, num_heads=2, num_kv_heads=1, vocab_size=31)
+MODEL = exact_llama(num_layers=1, num_heads=2, num_kv_heads=1, vocab_size=31)
 BEGINNINGS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 2, 3, 4, 11], [], [12]]
 
 

@@ -6,8 +6,7 @@ from pagedlab.engine.engine import Engine
 from pagedlab.engine.params import SamplingParams
 from pagedlab.engine.scheduler import NeverFitsError
 from pagedlab.model.generate import generate
-from pagedlab.model.tiny import tiny_llama
-from tests.engine.poison import assert_empty, poisoned_engine
+from tests.engine.poison import assert_empty, exact_llama, poisoned_engine
 
 
 class Emoji:
@@ -27,7 +26,7 @@ class Emoji:
 
 @pytest.fixture(scope="module")
 def tiny():
-    return tiny_llama()
+    return exact_llama()
 
 
 @pytest.fixture

@@ -161,6 +161,7 @@ def test_log_probabilities():
         ("logprobs", True, TypeError),
         ("beam_width", 0, ValueError),
         ("length_penalty", math.nan, ValueError),
+        ("length_penalty", 11, ValueError),
     ],
 )
 def test_params_that_make_no_sense(field, value, error):
