@@ -57,10 +57,7 @@ ANY = 1 << 60  # a length for memory that is reached through strides
 
 @compiled
 def read_tile(pages, dtype, seq, kv_head, first, count, keys, values, width):
-    """Tokens `first` to `first + count - 1` of a sequence, from wherever its blocks lie, as rows of float32.
-
-    The tile after them is asked for: memory is slower than the sums, and can work meanwhile.
-    """
+    """Tokens `first` to `first + count - 1` of a sequence, from wherever its blocks lie, as rows of float32."""
     key_cache, value_cache = carray(pointer(pages.keys, dtype), (ANY,)), carray(pointer(pages.values, dtype), (ANY,))
     table = carray(pointer(pages.tables, np.int64), (ANY,))[seq * pages.table_row : (seq + 1) * pages.table_row]
     head_dim = pages.head_dim
@@ -77,18 +74,19 @@ def read_tile(pages, dtype, seq, kv_head, first, count, keys, values, width):
 
 
 @compiled
-def fetch_tile(pages, dtype, seq, kv_head, first, count):
+def fetch_tile(pages, dtype, seq, kv_head, first, end):
+    """Ask for the tile of tokens that begins with `first`: memory is slow, and can work while we sum."""
     key_cache, value_cache = carray(pointer(pages.keys, dtype), (ANY,)), carray(pointer(pages.values, dtype), (ANY,))
     table = carray(pointer(pages.tables, np.int64), (ANY,))[seq * pages.table_row : (seq + 1) * pages.table_row]
-    done = 0
-    while done < count:
-        entry, offset = divmod(first + done, pages.block_size)
-        here = min(pages.block_size - offset, count - done)
+    end = min(end, first + TILE_TOKENS)
+    while first < end:
+        entry, offset = divmod(first, pages.block_size)
+        here = min(pages.block_size - offset, end - first)
         key = table[entry] * pages.key_block + kv_head * pages.key_head + offset * pages.key_token
         value = table[entry] * pages.value_block + kv_head * pages.value_head + offset * pages.value_token
         fetch_rows(key_cache, key, pages.key_token, here, pages.head_dim)
         fetch_rows(value_cache, value, pages.value_token, here, pages.head_dim)
-        done += here
+        first += here
 
 
 @compiled
@@ -112,15 +110,21 @@ def write_row(out, start, head_dim, value_sums, first, weight_sum):
 
 
 @compiled
+def piece_of(item, pages, lens):
+    """An item of `decode`: the sequence, the KV head, and the first and last + 1 of the tokens to look at."""
+    item, piece = divmod(item, pages.num_pieces)
+    seq, kv_head = divmod(item, pages.num_kv_heads)
+    return seq, kv_head, piece * PIECE_TOKENS, min((piece + 1) * PIECE_TOKENS, lens[seq])
+
+
+@compiled
 def decode(arguments, dtype):
     """Items are pieces of the context of one KV head of one sequence; all query heads of the group go together."""
     pages = carray(arguments, 1)[0]
     q, out = carray(pointer(pages.q, dtype), (ANY,)), carray(pointer(pages.out, dtype), (ANY,))
     lens = carray(pointer(pages.lens, np.int64), (ANY,))
-    parts, part_lse = (
-        carray(pointer(pages.parts, np.float32), (ANY,)),
-        carray(pointer(pages.part_lse, np.float32), (ANY,)),
-    )
+    parts = carray(pointer(pages.parts, np.float32), (ANY,))
+    part_lse = carray(pointer(pages.part_lse, np.float32), (ANY,))
     group_size, head_dim = pages.num_heads // pages.num_kv_heads, pages.head_dim
     width = padded(head_dim)
     keys, values = np.zeros(TILE_TOKENS * width, np.float32), np.zeros(TILE_TOKENS * width, np.float32)
@@ -133,10 +137,8 @@ def decode(arguments, dtype):
         item = take(arguments)
         if item >= pages.num_items:
             break
-        item, piece = divmod(item, pages.num_pieces)
-        seq, kv_head = divmod(item, pages.num_kv_heads)
-        start, end = piece * PIECE_TOKENS, min((piece + 1) * PIECE_TOKENS, lens[seq])
-        if start >= end and piece > 0:
+        seq, kv_head, start, end = piece_of(item, pages, lens)
+        if start >= end and start > 0:
             continue
         head = kv_head * group_size
         read_rows(q, seq * pages.q_token + head * pages.q_head, pages.q_head, group_size, head_dim, queries, 0, width)
@@ -145,7 +147,11 @@ def decode(arguments, dtype):
         for first in range(start, end, TILE_TOKENS):
             count = min(TILE_TOKENS, end - first)
             read_tile(pages, dtype, seq, kv_head, first, count, keys, values, width)
-            fetch_tile(pages, dtype, seq, kv_head, first + count, min(TILE_TOKENS, end - first - count))
+            if first + count < end:
+                fetch_tile(pages, dtype, seq, kv_head, first + count, end)
+            elif pages.next_item < pages.num_items:  # probably ours; if another thread takes it, it is that much nearer
+                next_seq, next_head, next_start, next_end = piece_of(pages.next_item, pages, lens)
+                fetch_tile(pages, dtype, next_seq, next_head, next_start, next_end)
             for row in range(group_size):
                 score_by_rows(queries, row * width, keys, count, width, scores)
                 see_tile(scores, values, count, width, row, maxima, weight_sums, value_sums)
@@ -154,7 +160,7 @@ def decode(arguments, dtype):
             if lens[seq] <= PIECE_TOKENS:
                 write_row(out, to * head_dim, head_dim, value_sums, row * width, weight_sums[row])
             else:
-                to = to * pages.num_pieces + piece
+                to = to * pages.num_pieces + start // PIECE_TOKENS
                 write_row(parts, to * head_dim, head_dim, value_sums, row * width, weight_sums[row])
                 part_lse[to] = maxima[row] + np.log(weight_sums[row])
 
@@ -164,10 +170,8 @@ def merge(arguments, dtype):
     """Items are query heads: the pieces of a long context become one result, each by its share of the weights."""
     pages = carray(arguments, 1)[0]
     out, lens = carray(pointer(pages.out, dtype), (ANY,)), carray(pointer(pages.lens, np.int64), (ANY,))
-    parts, part_lse = (
-        carray(pointer(pages.parts, np.float32), (ANY,)),
-        carray(pointer(pages.part_lse, np.float32), (ANY,)),
-    )
+    parts = carray(pointer(pages.parts, np.float32), (ANY,))
+    part_lse = carray(pointer(pages.part_lse, np.float32), (ANY,))
     value_sum = np.empty(pages.head_dim, np.float32)
     while True:
         item = take(arguments)
@@ -221,7 +225,7 @@ def prefill(arguments, dtype):
         for first in range(0, end, TILE_TOKENS):
             count = min(TILE_TOKENS, end - first)
             read_tile(pages, dtype, seq, kv_head, first, count, keys, values, width)
-            fetch_tile(pages, dtype, seq, kv_head, first + count, min(TILE_TOKENS, end - first - count))
+            fetch_tile(pages, dtype, seq, kv_head, first + count, end)
             transpose(keys, width, head_dim, columns)
             for i in range(max(0, first - position), num_tokens):
                 visible = min(count, position + i - first + 1)
@@ -322,7 +326,9 @@ def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale):
         return reference.paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale)
     num_seqs, num_heads, _ = q.shape
     pages, out, _used = _pages(q, key_cache, value_cache, block_tables, seq_lens, scale)
-    longest = int(seq_lens.max()) if num_seqs else 0
+    longest = block_tables.shape[1] * pages.block_size
+    if longest > PIECE_TOKENS:  # else there is one piece, and no need to look
+        longest = int(seq_lens.max())
     pages.num_pieces = max(1, -(-longest // PIECE_TOKENS))
     pages.num_items = num_seqs * pages.num_kv_heads * pages.num_pieces
     if pages.num_pieces > 1:
@@ -370,7 +376,16 @@ def _pages(q, key_cache, value_cache, block_tables, seq_lens, scale):
 
 
 def try_out() -> None:
-    """Compile and run the smallest kernel. Raises whatever stands in the way."""
-    cache, new = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1)
-    kv_write(new, new, cache, cache, torch.zeros(1, dtype=torch.int64))
-    assert cache.item() == 1
+    """Compile and run next to nothing. Raises whatever stands in the way."""
+    items = Nothing(num_items=3)
+    take_them_all.run(items, torch.get_num_threads())
+    assert items.next_item > items.num_items
+
+
+Nothing = arguments_of("Nothing", "")
+
+
+@kernel(Nothing)
+def take_them_all(arguments):
+    while take(arguments) < carray(arguments, 1)[0].num_items:
+        pass

@@ -13,6 +13,7 @@ less. Every item is computed from start to end by one thread: results never depe
 
 import ctypes
 import functools
+import hashlib
 import os
 import sys
 import threading
@@ -42,7 +43,7 @@ def arguments_of(name: str, numbers: str, fractions: str = "") -> type[ctypes.St
 class Kernel:
     """A function `(arguments *)` that takes items until there are no more. Compiled when it is first run.
 
-    The machine code is kept beside the source, or in `pagedlab.paths.cache_dir()` when that folder cannot be written.
+    The machine code is kept in `pagedlab.paths.cache_dir()`, so the next process only loads it.
     """
 
     def __init__(self, function, arguments: type[ctypes.Structure]):
@@ -51,8 +52,11 @@ class Kernel:
     @functools.cached_property
     def compiled(self):
         signature = types.void(types.CPointer(numba.from_dtype(np.dtype(self.arguments))))
-        with _said_if_slow(), _somewhere_to_keep_it(self.function):
-            return cfunc(signature, cache=True)(self.function)
+        with _one_at_a_time, _said_if_slow(), _place_to_keep_it():
+            try:
+                return cfunc(signature, cache=True)(self.function)
+            except (RuntimeError, OSError):  # nowhere to write
+                return cfunc(signature)(self.function)
 
     def run(self, arguments: ctypes.Structure, num_threads: int) -> None:
         """Let so many threads take items, this one among them. Returns when all are done."""
@@ -122,6 +126,9 @@ def pointer(typingctx, address, dtype):
     return types.CPointer(dtype.dtype)(address, dtype), generate
 
 
+_one_at_a_time = threading.RLock()
+
+
 @contextmanager
 def _said_if_slow():
     """A line for whoever waits: this is done once, and never again on this machine."""
@@ -136,12 +143,19 @@ def _said_if_slow():
 
 
 @contextmanager
-def _somewhere_to_keep_it(function):
-    folder = Path(function.__code__.co_filename).parent
+def _place_to_keep_it():
+    """Numba looks whether a kernel's own file has changed, not those that it calls. So all of them name the folder."""
     before = numba.config.CACHE_DIR
-    if not before and not os.access(folder, os.W_OK):
-        numba.config.CACHE_DIR = str(cache_dir() / "numba")
+    numba.config.CACHE_DIR = str(Path(before or cache_dir() / "numba") / _sources())
     try:
         yield
     finally:
         numba.config.CACHE_DIR = before
+
+
+@functools.cache
+def _sources() -> str:
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("cpu*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
