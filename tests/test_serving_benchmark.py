@@ -224,3 +224,25 @@ def test_engines_take_turns_and_one_that_fails_has_no_more(benchmarks, capsys):
     json.dumps(results)
     assert "| bad | - |" in serving.ratio_table(results, ["mixed"], "float32")
     assert all(engine.stopped for engine in engines.values())
+
+
+def test_every_way_to_the_same_tokens_is_one_that_happens(benchmarks):
+    from pagedlab.engine.engine import Engine
+
+    exact, Request, model = benchmarks("peers.exact"), benchmarks("serving_workload").Request, tiny_llama()
+    shared = list(range(40))
+    workloads = {
+        "mixed": [Request([7 * i % 97 for i in range(n, 2 * n)], 40) for n in (150, 90, 20, 130, 60)],
+        "prefix": [Request([*shared, i], 5) for i in range(16)],  # more tokens than fit a step, so some come later
+    }
+    expected = {name: [generate(model, *request) for request in requests] for name, requests in workloads.items()}
+    ways = exact.ways(workloads["mixed"])
+    assert len({way.title for way in ways}) == len(ways) == 5
+    for way in ways:
+        options = {"num_blocks": 200, "check_invariants": True} | way.options
+        engine = Engine(model, **options)
+        same, counts = exact.serve(engine, workloads[way.workload], expected[way.workload])
+        assert same == len(expected[way.workload])
+        assert not way.happened or counts[way.happened] > 0, (way, counts)
+        wrong = [[*output[:-1], -1] for output in expected[way.workload]]
+        assert exact.serve(engine, workloads[way.workload], wrong)[0] == 0
