@@ -36,9 +36,6 @@ class BeamGroup(SequenceGroup):
         self._results: list[CompletionOutput] = []  # best first, `beam_width` at most
         self._offers: dict[Sequence, Candidates] = {}
 
-    def draws(self, sequence: Sequence) -> list[float]:
-        return []  # nothing is left to chance
-
     def candidates(self, logits: torch.Tensor) -> Candidates:
         """All tokens that can matter, for one beam's row of logits, `[vocab_size]`."""
         logprobs = logits.float().log_softmax(dim=-1)

@@ -12,10 +12,10 @@ a whole or not at all.
 """
 
 import itertools
-import numbers
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 
 import torch
@@ -357,23 +357,26 @@ class Engine:
     def _choose(self, logits: torch.Tensor, sequences: list[Sequence]):
         """What continues each sequence, by its row of the logits. Nothing is changed yet.
 
-        Returns sequences with their choices (n of them for the first token of n samples), and beams with candidates.
+        Returns a dictionary from sequences to choices, n of them for the first token of n samples; and (beam, its
+        candidates) for those who choose together.
         """
-        beams = [(sequence, row) for row, sequence in enumerate(sequences) if isinstance(sequence.group, BeamGroup)]
-        offered = [(sequence, sequence.group.candidates(logits[row])) for sequence, row in beams]
-
-        draws = [(row, number) for row, sequence in enumerate(sequences) for number in sequence.group.draws(sequence)]
-        rows = [row for row, _ in draws]
-        params = [sequences[row].group.params for row in rows]
-        drawn_from = logits if rows == list(range(len(logits))) else logits[rows]
-        tokens = sampling.sample(drawn_from, params, [number for _, number in draws])
+        rows, params, numbers, offered = [], [], [], []
+        for row, sequence in enumerate(sequences):
+            group = sequence.group
+            if isinstance(group, BeamGroup):
+                offered.append((sequence, group.candidates(logits[row])))
+                continue
+            for number in group.draws(sequence):
+                rows.append(row)
+                params.append(group.params)
+                numbers.append(number)
+        drawn_from = logits if rows == list(range(len(logits))) else logits[rows]  # a copy only where it must be
         chosen: dict[Sequence, list[Choice]] = {}
-        for row, token, wanted in zip(rows, tokens, params, strict=True):
-            logprobs = None
-            if wanted.logprobs is not None:
-                logprobs = sampling.log_probabilities(logits[row], token, wanted.logprobs)
+        for row, token, wanted in zip(rows, sampling.sample(drawn_from, params, numbers), params, strict=True):
+            count = wanted.logprobs
+            logprobs = None if count is None else sampling.log_probabilities(logits[row], token, count)
             chosen.setdefault(sequences[row], []).append(Choice(token, logprobs))
-        return list(chosen.items()), offered
+        return chosen, offered
 
     def _commit(self, output: SchedulerOutput, chosen, offered, started: float) -> None:
         """The step counts: keys and values are stored, tokens are appended, sequences fork and end."""
@@ -383,7 +386,7 @@ class Engine:
             self.scheduler.after_step(output)
         self._count(output, started)
         now = self.clock()
-        for sequence, choices in chosen:
+        for sequence, choices in chosen.items():
             self._continue(sequence, choices, now)
         for beam, candidates in offered:
             for sequence, choices in beam.group.offer(beam, candidates):
@@ -446,5 +449,5 @@ def _as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str) or not isinstance(prompts, Iterable):
         return [prompts]
     prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
-    is_one = bool(prompts) and all(isinstance(item, numbers.Integral) for item in prompts)
+    is_one = bool(prompts) and all(isinstance(item, Integral) for item in prompts)
     return [prompts] if is_one else prompts

@@ -42,9 +42,9 @@ class SamplingParams:
         self._whole("max_tokens", at_least=1)
         self._whole("top_k", at_least=0)
         self._whole("n", at_least=1)
-        for name in ("seed", "logprobs", "beam_width"):
-            if getattr(self, name) is not None:
-                self._whole(name, at_least={"seed": None, "logprobs": 0, "beam_width": 1}[name])
+        self._whole("seed", or_none=True)
+        self._whole("logprobs", at_least=0, or_none=True)
+        self._whole("beam_width", at_least=1, or_none=True)
         self._number("temperature")
         self._number("top_p")
         self._number("length_penalty")
@@ -74,8 +74,10 @@ class SamplingParams:
     def _set(self, name: str, value) -> None:
         object.__setattr__(self, name, value)  # the dataclass is frozen for everybody else
 
-    def _whole(self, name: str, at_least: int | None) -> None:
-        self._set(name, whole_number(name, getattr(self, name), at_least))
+    def _whole(self, name: str, at_least: int | None = None, or_none: bool = False) -> None:
+        value = getattr(self, name)
+        if not (or_none and value is None):
+            self._set(name, whole_number(name, value, at_least))
 
     def _number(self, name: str) -> None:
         value = getattr(self, name)

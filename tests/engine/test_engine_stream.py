@@ -78,6 +78,30 @@ def test_a_loop_that_breaks_aborts_its_request(engine):
     assert_empty(engine)
 
 
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("call", [1, 2, 5])
+def test_a_stream_that_is_interrupted_aborts_its_request(engine, layer, call):
+    attend, calls = engine.runner._attend, []
+
+    def and_interrupt(batch, at_layer, *more):
+        calls.append(at_layer)
+        if calls.count(layer) == call and at_layer == layer:
+            raise KeyboardInterrupt
+        return attend(batch, at_layer, *more)
+
+    engine.runner._attend = and_interrupt
+    engine.add("other", SamplingParams(max_tokens=3), request_id="other")
+    with pytest.raises(KeyboardInterrupt):
+        for _ in engine.stream("hello", SamplingParams(max_tokens=40)):
+            pass
+    engine.check_invariants()
+    engine.runner._attend = attend
+    assert {request.request_id for request in engine.scheduler.requests.values()} <= {"other"}
+    while engine.has_unfinished:
+        engine.step()
+    assert_empty(engine)
+
+
 def test_two_streams_and_a_request_side_by_side(tiny, engine):
     params = SamplingParams(max_tokens=16)
     alone = {text: "".join(engine.stream(text, params)) for text in ("one", "other")}
