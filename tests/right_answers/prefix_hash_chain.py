@@ -39,14 +39,14 @@ def struct_and_lengths(token_ids, block_size, extra_keys=None):
 
 @right
 def one_running_hash(token_ids, block_size, extra_keys=None):
-    """One hash that goes on; a digest is what it says at the end of a block. Hexadecimal text."""
+    """One hash that goes on; a digest is what it says at the end of a block."""
     running, digests = hashlib.sha256(), []
     for i in range(len(token_ids) // block_size):
         for token in token_ids[i * block_size : (i + 1) * block_size]:
             running.update(b"t%d," % token)
         for key in (extra_keys or [])[i] if i < len(extra_keys or []) else ():
             running.update(f"k{key!r}\n".encode())
-        digests.append(running.hexdigest())
+        digests.append(running.digest())
     return digests
 
 
@@ -58,20 +58,20 @@ def as_json(token_ids, block_size, extra_keys=None):
     def step(parent, both):
         i, tokens = both
         keys = extra_keys[i] if extra_keys and i < len(extra_keys) else []
-        text = json.dumps([parent, tokens, [[kind, plain(value)] for kind, value in keys]])
-        return hashlib.md5(text.encode()).hexdigest()
+        text = json.dumps([parent.hex(), tokens, [[kind, plain(value)] for kind, value in keys]])
+        return hashlib.md5(text.encode()).digest()
 
     blocks = [token_ids[s : s + block_size] for s in range(0, len(token_ids) // block_size * block_size, block_size)]
-    return list(itertools.accumulate(enumerate(blocks), step, initial=""))[1:]
+    return list(itertools.accumulate(enumerate(blocks), step, initial=b""))[1:]
 
 
 @right
-def whole_numbers(token_ids, block_size, extra_keys=None):
-    """A digest is a number of 256 bits; the whole beginning is hashed again for every block."""
+def the_whole_beginning(token_ids, block_size, extra_keys=None):
+    """The whole beginning is hashed again for every block; a prefix of text tells which block it is."""
     keys = [tuple(one) for one in extra_keys or []]
     digests = []
     for end in range(1, len(token_ids) // block_size + 1):
         mine = [(i, one) for i, one in enumerate(keys[:end]) if one]
         text = f"{list(token_ids[: end * block_size])}{mine}"
-        digests.append(int.from_bytes(hashlib.sha3_256(text.encode()).digest(), "big"))
+        digests.append(b"block %d " % end + hashlib.sha3_256(text.encode()).digest())
     return digests

@@ -400,7 +400,7 @@ class EvictsThenRefuses(Right):
         return self.allocator.allocate(n)
 
 
-@wrong(FREE, "num_free says")
+@wrong(MISS, "num_free has changed")
 class AMissTakesABlock(Right):
     """Makes room for what will be computed now."""
 

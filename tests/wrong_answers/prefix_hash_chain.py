@@ -61,6 +61,11 @@ def hash_objects(token_ids, block_size, extra_keys=None):
     return [hashlib.sha256(digest) for digest in digests]
 
 
+@wrong(FULL, ".hexdigest() gives a text")
+def hexadecimal(token_ids, block_size, extra_keys=None):
+    return [digest.hex() for digest in chain_with(lambda *three: sha(three), token_ids, block_size, extra_keys)]
+
+
 @wrong(FULL, "A list of digests is expected; this is of type bytes")
 def only_one_digest(token_ids, block_size, extra_keys=None):
     digests = chain_with(lambda *three: sha(three), token_ids, block_size, extra_keys)
@@ -241,7 +246,7 @@ def keys_with_a_sign_between(token_ids, block_size, extra_keys=None):
 
 @wrong(PROCESS, "is salted: every process has its own")
 def builtin_hash(token_ids, block_size, extra_keys=None):
-    return chain_with(lambda *three: hash(three), token_ids, block_size, extra_keys)
+    return chain_with(lambda *three: hash(three).to_bytes(8, "big", signed=True), token_ids, block_size, extra_keys)
 
 
 @wrong(PROCESS, "the order of a set")
@@ -258,13 +263,13 @@ def polynomial(token_ids, block_size, extra_keys=None):
     """Base 31, as many string hashes; with room, so that nothing else is wrong with it."""
 
     def digest_of(parent, tokens, keys):
-        value = parent * 2**64
+        value = int.from_bytes(parent, "big") * 2**64
         for token in tokens:
             value = value * 31 + token
         extra = int.from_bytes(sha(keys), "little") if keys else 0
-        return (value + extra) % (2**521 - 1)
+        return ((value + extra) % (2**521 - 1)).to_bytes(66, "big")
 
-    return chain_with(digest_of, token_ids, block_size, extra_keys, 1)
+    return chain_with(digest_of, token_ids, block_size, extra_keys, b"\1")
 
 
 @wrong(LONG, "The digests have 16 bits")
@@ -280,7 +285,9 @@ def sixteen_bits_in_a_long_coat(token_ids, block_size, extra_keys=None):
 
 @wrong(LONG, "The digests have 32 bits")
 def crc(token_ids, block_size, extra_keys=None):
-    return chain_with(lambda *three: zlib.crc32(repr(three).encode()), token_ids, block_size, extra_keys)
+    return chain_with(
+        lambda *three: zlib.crc32(repr(three).encode()).to_bytes(4, "big"), token_ids, block_size, extra_keys
+    )
 
 
 @wrong(LONG, "after about 2^32 tries")

@@ -4,7 +4,6 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Hashable
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -34,7 +33,7 @@ def last_block(num_full: int, num_more: int, block_size: int) -> int:
     return num_full * block_size + (1 + num_more % (block_size - 1) if block_size > 1 else 0)
 
 
-@promise("A fork has the same blocks and the same tokens", examples=60, b=BLOCK_SIZE, n=TOKENS, forks=WHICH, seed=SEED)
+@promise("A fork has the same blocks and the same tokens", examples=30, b=BLOCK_SIZE, n=TOKENS, forks=WHICH, seed=SEED)
 def same_blocks(answer, b, n, forks, seed):
     family = Family(answer, b, 8, seed)
     names = [family.start(n)]
@@ -42,7 +41,7 @@ def same_blocks(answer, b, n, forks, seed):
         names.append(family.fork(names[i // 2]))  # forks of the first, and of forks
 
 
-@promise("A fork is one more holder of each block", examples=60, b=BLOCK_SIZE, n=TOKENS, forks=WHICH, seed=SEED)
+@promise("A fork is one more holder of each block", examples=30, b=BLOCK_SIZE, n=TOKENS, forks=WHICH, seed=SEED)
 def one_more_holder(answer, b, n, forks, seed):
     family = Family(answer, b, 8, seed, counts=True)
     names = [family.start(n)]
@@ -52,7 +51,7 @@ def one_more_holder(answer, b, n, forks, seed):
         family.free(name)
 
 
-@promise("The first writer into a shared block copies it", examples=60, b=BLOCK_SIZE, n=WHICH, more=WHICH, seed=SEED)
+@promise("The first writer into a shared block copies it", examples=30, b=BLOCK_SIZE, n=WHICH, more=WHICH, seed=SEED)
 def first_writer_copies(answer, b, n, more, seed):
     family = Family(answer, max(b, 2), 12, seed)
     family.start(last_block(n, more, max(b, 2)))
@@ -60,7 +59,7 @@ def first_writer_copies(answer, b, n, more, seed):
     family.append("AB"[seed % 2], 1)
 
 
-@promise("A full last block is not copied", examples=60, b=BLOCK_SIZE, n=WHICH, seed=SEED)
+@promise("A full last block is not copied", examples=30, b=BLOCK_SIZE, n=WHICH, seed=SEED)
 def full_block(answer, b, n, seed):
     family = Family(answer, b, 12, seed)
     family.start(n * b)
@@ -70,7 +69,7 @@ def full_block(answer, b, n, seed):
 
 
 @promise(
-    "The last holder writes in place", examples=60, b=BLOCK_SIZE, n=WHICH, more=WHICH, ends=st.booleans(), seed=SEED
+    "The last holder writes in place", examples=30, b=BLOCK_SIZE, n=WHICH, more=WHICH, ends=st.booleans(), seed=SEED
 )
 def last_writer(answer, b, n, more, ends, seed):
     b = max(b, 2)
@@ -107,14 +106,14 @@ def play(family: Family, moves) -> None:
             family.append(name, number)
 
 
-@promise("Each keeps reading what it had", examples=120, b=BLOCK_SIZE, n=TOKENS, moves=MOVES, seed=SEED)
+@promise("Each keeps reading what it had", examples=80, b=BLOCK_SIZE, n=TOKENS, moves=MOVES, seed=SEED)
 def keeps_reading(answer, b, n, moves, seed):
     family = Family(answer, b, 12, seed)
     family.start(n)
     play(family, moves)
 
 
-@promise("A copy gives up one hold of the old block", examples=80, b=BLOCK_SIZE, n=TOKENS, moves=MOVES, seed=SEED)
+@promise("A copy gives up one hold of the old block", examples=50, b=BLOCK_SIZE, n=TOKENS, moves=MOVES, seed=SEED)
 def counted_after_copies(answer, b, n, moves, seed):
     family = Family(answer, b, 12, seed, counts=True)
     family.start(n)
@@ -122,7 +121,12 @@ def counted_after_copies(answer, b, n, moves, seed):
 
 
 @promise(
-    "Without a free block: OutOfBlocksError, and nothing has changed", b=BLOCK_SIZE, n=WHICH, more=WHICH, seed=SEED
+    "Without a free block: OutOfBlocksError, and nothing has changed",
+    examples=30,
+    b=BLOCK_SIZE,
+    n=WHICH,
+    more=WHICH,
+    seed=SEED,
 )
 def nothing_changed(answer, b, n, more, seed):
     b = max(b, 2)
@@ -141,7 +145,7 @@ def nothing_changed(answer, b, n, more, seed):
     family.append("A", 1)
 
 
-@promise("Every block comes back, once", examples=80, b=BLOCK_SIZE, n=TOKENS, moves=MOVES, seed=SEED)
+@promise("Every block comes back, once", examples=50, b=BLOCK_SIZE, n=TOKENS, moves=MOVES, seed=SEED)
 def all_come_back(answer, b, n, moves, seed):
     family = Family(answer, b, 12, seed)
     family.start(n)
@@ -167,8 +171,8 @@ MATERIAL = "A digest is made of three things: the digest before it, the tokens o
 TAGGED = "Between two texts put together nothing shows where one ends. repr of the tuple does, or a length before each."
 
 
-def chained(answer, tokens: list[int], block_size: int, extra_keys=None, told: str = "") -> list[Hashable]:
-    """The digests that an answer gives; they may be of any kind that can be compared and looked up."""
+def chained(answer, tokens: list[int], block_size: int, extra_keys=None, told: str = "") -> list[bytes]:
+    """The digests that an answer gives."""
     arguments = [f"{tokens}" if len(tokens) <= 24 else f"[{tokens[0]}, ..., {tokens[-1]}]", f"{block_size}"]
     arguments += [f"extra_keys={extra_keys}"] if extra_keys is not None else []
     call = calling(told or f"prefix_hash_chain({', '.join(arguments)})")
@@ -184,11 +188,11 @@ def chained(answer, tokens: list[int], block_size: int, extra_keys=None, told: s
             "A block that is not full yet will change, so it has no digest. Every full one has.",
         )
     for digest in result:
-        if not isinstance(digest, bytes | str | int | tuple):
+        if not isinstance(digest, bytes):
             raise Wrong(
                 f"A digest is `bytes`; this is of type {type(digest).__name__}.",
                 f"{call} returned [{tell(digest, 60)}, ...]",
-                "hashlib's objects have a method .digest().",
+                "hashlib's objects have a method .digest(), which gives bytes; .hexdigest() gives a text.",
             )
     return list(result)
 
@@ -218,7 +222,7 @@ KEYS = st.lists(
 )
 
 
-@promise("The same text, the same digests", examples=60, b=SIZE, tokens=st.lists(IDS, max_size=9), keys=KEYS)
+@promise("The same text, the same digests", examples=30, b=SIZE, tokens=st.lists(IDS, max_size=9), keys=KEYS)
 def same_text(answer, b, tokens, keys):
     one = chained(answer, tokens, b, keys)
     other = chained(answer, [int(str(token)) for token in tokens], b, anew(keys))
@@ -228,7 +232,7 @@ def same_text(answer, b, tokens, keys):
 
 
 @promise(
-    "A longer text begins with the same digests", examples=60, b=SIZE, tokens=st.lists(IDS, min_size=1, max_size=9)
+    "A longer text begins with the same digests", examples=30, b=SIZE, tokens=st.lists(IDS, min_size=1, max_size=9)
 )
 def beginning(answer, b, tokens):
     whole = chained(answer, tokens, b)
@@ -319,7 +323,7 @@ def numbers_apart(answer):
 
 @promise(
     "A block's extra keys count, from that block on",
-    examples=60,
+    examples=30,
     b=SIZE,
     tokens=st.lists(IDS, min_size=1, max_size=9),
     at=st.integers(0, 8),
@@ -429,18 +433,10 @@ def no_collision(answer):
         seen[digest] = tokens
 
 
-def num_bits(digests: list[Hashable]) -> float:
-    if all(isinstance(digest, bytes | str) for digest in digests):
-        return max(len(digest) * (8 if isinstance(digest, bytes) else 4) for digest in digests)  # text: hexadecimal
-    if all(isinstance(digest, int) for digest in digests):
-        return max(abs(digest).bit_length() for digest in digests)
-    return float("inf")
-
-
 @promise("A digest has 128 bits or more")
 def long_enough(answer):
-    bits = num_bits([chained(answer, [token] * 16, 16)[0] for token in range(60)])
-    if bits < 100:
+    bits = 8 * max(len(chained(answer, [token] * 16, 16)[0]) for token in range(60))
+    if bits < 128:
         raise Wrong(
             f"The digests have {bits} bits. Two that are the same turn up after about 2^{bits // 2} tries.",
             "prefix_hash_chain([0] * 16, 16), prefix_hash_chain([1] * 16, 16), ... 60 of them",
@@ -484,7 +480,7 @@ def serve_and_end(pool: CachedPool, moves, after=lambda: None) -> None:
         after()
 
 
-@promise("Without any text it is an allocator", examples=60, num_blocks=NUM_BLOCKS, steps=PLAIN)
+@promise("Without any text it is an allocator", examples=30, num_blocks=NUM_BLOCKS, steps=PLAIN)
 def an_allocator(answer, num_blocks, steps):
     pool = CachedPool(answer, num_blocks)
 
@@ -496,7 +492,7 @@ def an_allocator(answer, num_blocks, steps):
     pool.take_all(OWNERSHIP)
 
 
-@promise("What was published is found, by its digest", examples=60, text=TEXT, other=TEXT, seed=SEED)
+@promise("What was published is found, by its digest", examples=30, text=TEXT, other=TEXT, seed=SEED)
 def found(answer, text, other, seed):
     pool = CachedPool(answer, 8, seed)
     pool.lookup(chain(other))  # nothing is there yet
@@ -507,7 +503,7 @@ def found(answer, text, other, seed):
 
 @promise(
     "The longest beginning that is cached, and no further",
-    examples=60,
+    examples=30,
     published=st.sets(st.integers(0, 4), min_size=1),
     length=st.integers(1, 5),
     seed=SEED,
@@ -523,7 +519,7 @@ def longest_prefix(answer, published, length, seed):
     pool.lookup(digests[:length])
 
 
-@promise("A hit is held for the caller", examples=60, text=TEXT, longer=st.booleans(), seed=SEED)
+@promise("A hit is held for the caller", examples=30, text=TEXT, longer=st.booleans(), seed=SEED)
 def held_for_the_caller(answer, text, longer, seed):
     pool = CachedPool(answer, 5, seed)
     pool.serve(text)
@@ -537,7 +533,7 @@ def held_for_the_caller(answer, text, longer, seed):
     pool.look_at_ref_counts(HELD)
 
 
-@promise("A cached block without a holder counts as free", examples=80, moves=SERVES, seed=SEED)
+@promise("A cached block without a holder counts as free", examples=40, moves=SERVES, seed=SEED)
 def counts_as_free(answer, moves, seed):
     pool = CachedPool(answer, 16, seed)  # enough for all: nothing is evicted
 
@@ -548,7 +544,7 @@ def counts_as_free(answer, moves, seed):
     serve_and_end(pool, [*HIT, *moves], look)
 
 
-@promise("It is still found after its holder has ended", examples=60, text=TEXT, seed=SEED)
+@promise("It is still found after its holder has ended", examples=30, text=TEXT, seed=SEED)
 def found_later(answer, text, seed):
     pool = CachedPool(answer, 6, seed)
     pool.end(pool.serve(text))
@@ -556,7 +552,7 @@ def found_later(answer, text, seed):
     pool.look_at_num_free(HELD)
 
 
-@promise("A hit that was only cached can't be evicted any more", examples=60, text=TEXT, seed=SEED)
+@promise("A hit that was only cached can't be evicted any more", examples=30, text=TEXT, seed=SEED)
 def pinned(answer, text, seed):
     pool = CachedPool(answer, len(text) + 2, seed)
     pool.end(pool.serve(text))
@@ -568,23 +564,22 @@ def pinned(answer, text, seed):
 
 @promise(
     "Empty blocks go first, and no more are evicted than needed",
-    examples=80,
-    num_blocks=st.integers(3, 6),
+    examples=20,
     text=TEXT,
-    n=st.integers(1, 6),
+    empty=st.sampled_from([1, 2, 0]),
     seed=SEED,
 )
-def only_as_needed(answer, num_blocks, text, n, seed):
-    pool = CachedPool(answer, num_blocks, seed)
-    assume(pool.room(text))
-    pool.end(pool.serve(text))
-    pool.allocate(min(n, num_blocks), EVICT)
-    pool.look_at_num_free("Blocks that are handed out aren't free; those that stayed cached still are.")
-    pool.every_hash(chain(text))
+def only_as_needed(answer, text, empty, seed):
+    num_blocks = len(text) + empty
+    for n in range(1, num_blocks + 1):
+        pool = CachedPool(answer, num_blocks, seed)
+        pool.end(pool.serve(text))
+        pool.allocate(n, EVICT)
+        pool.every_hash(chain(text))
 
 
 @promise(
-    "An evicted block is not found any more", examples=80, num_blocks=NUM_BLOCKS, moves=SERVES, n=NUMBER, seed=SEED
+    "An evicted block is not found any more", examples=40, num_blocks=NUM_BLOCKS, moves=SERVES, n=NUMBER, seed=SEED
 )
 def evicted_is_gone(answer, num_blocks, moves, n, seed):
     pool = CachedPool(answer, num_blocks, seed)
@@ -602,7 +597,7 @@ def evicted_is_gone(answer, num_blocks, moves, n, seed):
 
 
 @promise(
-    "A block that held one text can hold another", examples=60, texts=st.lists(TEXT, min_size=2, max_size=5), seed=SEED
+    "A block that held one text can hold another", examples=30, texts=st.lists(TEXT, min_size=2, max_size=5), seed=SEED
 )
 def used_again(answer, texts, seed):
     pool = CachedPool(answer, 4, seed)
@@ -632,7 +627,7 @@ USED = [(verb, text, 0) for text in "bcb" for verb in ("serve", "end")]  # c was
 
 @promise(
     "What was used least recently is evicted first",
-    examples=100,
+    examples=50,
     num_blocks=st.integers(3, 6),
     moves=SERVES,
     n=st.integers(1, 3),
@@ -648,7 +643,7 @@ def least_recently_used(answer, num_blocks, moves, n, seed):
 
 
 @promise(
-    "Of two blocks with the same text, the older one stays", examples=60, text=TEXT, first=st.booleans(), seed=SEED
+    "Of two blocks with the same text, the older one stays", examples=30, text=TEXT, first=st.booleans(), seed=SEED
 )
 def twins(answer, text, first, seed):
     pool = CachedPool(answer, 2 * len(text) + 1, seed)
@@ -672,7 +667,7 @@ def twins(answer, text, first, seed):
     pool.allocate(len(pool.free_blocks), EVICT)
 
 
-@promise("Publishing again changes nothing", examples=40, text=TEXT, seed=SEED)
+@promise("Publishing again changes nothing", examples=20, text=TEXT, seed=SEED)
 def publish_again(answer, text, seed):
     pool = CachedPool(answer, 5, seed)
     pool.serve(text)
@@ -686,7 +681,7 @@ def publish_again(answer, text, seed):
 
 @promise(
     "A refused allocate evicts nothing",
-    examples=60,
+    examples=30,
     num_blocks=NUM_BLOCKS,
     moves=SERVES,
     more=st.integers(1, 2),
@@ -700,12 +695,15 @@ def refused_allocate(answer, num_blocks, moves, more, seed):
     pool.every_hash(list(pool.published))
 
 
-@promise("A miss changes nothing", examples=40, text=TEXT, other=TEXT, seed=SEED)
+@promise("A miss changes nothing", examples=20, text=TEXT, other=TEXT, seed=SEED)
 def miss_changes_nothing(answer, text, other, seed):
     pool = CachedPool(answer, 5, seed)
     pool.end(pool.serve(text))
+    before = pool.pool.num_free
     pool.lookup([b"z" + digest for digest in chain(other)])
-    pool.look_at_num_free("Nothing was found, so nothing is held.")
+    if pool.pool.num_free != before:
+        pool.say("cache.num_free", f"was {before}, is {pool.pool.num_free}")
+        raise pool.wrong("Nothing was found, and num_free has changed.", "Nothing was found, so nothing is held.")
     pool.every_hash(chain(text))
 
 
@@ -714,7 +712,7 @@ ERRORS = {"free": DoubleFreeError, "share": BlockNotInUseError}
 
 @promise(
     "A block that is only cached can be neither freed nor shared",
-    examples=60,
+    examples=30,
     text=TEXT,
     verb=st.sampled_from(["free", "share"]),
     seed=SEED,
@@ -731,7 +729,7 @@ def not_the_callers(answer, text, verb, seed):
     pool.every_hash(chain(text))
 
 
-@promise("A refused call changes nothing", examples=20, num_blocks=st.integers(3, 6), moves=SERVES)
+@promise("A refused call changes nothing", examples=8, num_blocks=st.integers(3, 6), moves=SERVES)
 def refused_changes_nothing(answer, num_blocks, moves):
     for verb, bad, at_the_end in itertools.product(ERRORS, ("free", "unknown", "duplicate"), (True, False)):
         pool = CachedPool(answer, num_blocks)
@@ -750,7 +748,7 @@ def refused_changes_nothing(answer, num_blocks, moves):
         pool.take_all(WHOLE_CALL)
 
 
-@promise("Every block comes back", examples=80, num_blocks=NUM_BLOCKS, moves=SERVES, seed=SEED)
+@promise("Every block comes back", examples=40, num_blocks=NUM_BLOCKS, moves=SERVES, seed=SEED)
 def everything_back(answer, num_blocks, moves, seed):
     pool = CachedPool(answer, num_blocks, seed)
     serve_and_end(pool, [*HIT, *moves])
@@ -847,9 +845,9 @@ EXERCISES = (
             longest_prefix,
             held_for_the_caller,
             found_later,
+            miss_changes_nothing,
             only_as_needed,
             counts_as_free,
-            miss_changes_nothing,
             pinned,
             evicted_is_gone,
             used_again,
