@@ -70,6 +70,20 @@ def test_B07_diverging_sequences_share_rows_and_have_their_own(tiny, block_size,
     run(engine)
 
 
+@pytest.mark.parametrize("params", [dict(n=3, temperature=1.0, seed=0), dict(beam_width=3)], ids=str)
+@pytest.mark.parametrize("block_size", BLOCK_SIZES)
+def test_B11_abort_ends_every_sequence_of_the_prompt(tiny, block_size, params):
+    """vllm-project/vllm#14326: the samples of an aborted request ran on for ever."""
+    for steps in range(5):
+        engine = poisoned_engine(tiny, num_blocks=80, block_size=block_size, max_num_batched_tokens=4)
+        request_id = engine.add(tokens(9), SamplingParams(max_tokens=8, **params))
+        for _ in range(steps):
+            engine.step()
+        engine.abort(request_id)
+        assert_empty(engine)
+        assert engine.step() == [] and engine.scheduler.requests == {}
+
+
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 def test_B12_a_prompt_that_is_cached_whole_still_computes_a_token(tiny, block_size):
     """GeeeekExplorer/nano-vllm#114, #117; vllm-project/vllm#3193: all of the prompt was found, nothing was left to
