@@ -1,10 +1,11 @@
-"""How much packed weights save in a decode step: plain `F.linear` against oneDNN's packed form, on this machine.
+"""What the layout of the weights is worth: `F.linear`, oneDNN's packed form, and pagedlab's tiles, on this machine.
 
-A whole step of the course's model (every layer, attention over a short context, the scores of all tokens), for each
-number of sequences decoded together. The two kinds take turns within one run, so that a busy machine slows both; the
-best of all rounds counts.
+First the matrix products alone: all those of a step of the course's model, with the gate between them, for so many rows
+(the scores of all tokens for at most 32 rows: a prompt needs its last row's only). Then a whole decode step with a
+short context. The kinds take turns within one run, so that a busy machine slows all of them. The products are timed a
+layer at a time, and the best time of each layer counts, because a short piece finds a quiet moment sooner.
 
-    python benchmarks/linear.py [--rows 1 32] [--dtypes float32 bfloat16] [--rounds 15] [--context 64]
+    python benchmarks/linear.py [--rows 1 2 8 32] [--dtypes float32 bfloat16] [--rounds 15] [--context 64]
 """
 
 import argparse
@@ -15,6 +16,7 @@ import time
 import torch
 import torch.nn.functional as F
 
+from pagedlab.kernels import gemm
 from pagedlab.model.linear import can_pack
 from pagedlab.model.load import load
 
@@ -40,65 +42,74 @@ def decode_step(model, rows: int, context: int):
     return step
 
 
-def linears_only(model, rows: int):
-    """The matrix products of a step and nothing else."""
-    linears = [model.lm_head]
-    for layer in model.layers:
-        linears += [layer.attention.qkv, layer.attention.out, layer.feed_forward.gate_up, layer.feed_forward.down]
-    sizes = {linear.in_features for linear in linears}
-    inputs = {size: torch.randn(rows, size, dtype=model.dtype) for size in sizes}
+def products(model, rows: int) -> list:
+    """The matrix products of a step, one function a layer and one for the scores."""
+    config = model.config
+    x = torch.randn(rows, config.hidden_size, dtype=model.dtype)
 
-    def step():
-        for linear in linears:
-            linear(inputs[linear.in_features])
+    def of(layer):
+        network = layer.feed_forward
+        gate_up = network.gate_up if hasattr(network.gate_up, "tiles") else lambda x: network.gate_up(x)[:, ::2]
 
-    return step
+        def step():
+            layer.attention.qkv(x)
+            layer.attention.out(x)
+            network.down(gate_up(x))
+
+        return step
+
+    return [*map(of, model.layers), lambda: model.lm_head(x[:32])]
 
 
 @torch.no_grad()
 def best_times(steps: dict, rounds: int) -> dict:
-    """Milliseconds, the best of `rounds`; in each round every step runs once, in turn."""
-    best = dict.fromkeys(steps, float("inf"))
-    for step in steps.values():
-        step()
-    for _ in range(rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
-    return best
+    """steps: for each kind the functions that make up its step. Milliseconds, the sum of each function's best time."""
+    best = {kind: [float("inf")] * len(parts) for kind, parts in steps.items()}
+    for _ in range(rounds + 1):  # one to warm up
+        for kind, parts in steps.items():
+            for index, part in enumerate(parts):
+                start = time.perf_counter()
+                part()
+                best[kind][index] = min(best[kind][index], 1e3 * (time.perf_counter() - start))
+    return {kind: sum(times) for kind, times in best.items()}
+
+
+def kinds_here(dtype: torch.dtype) -> list[str]:
+    return ["plain"] + ["onednn"] * can_pack(dtype) + ["tiles"] * gemm.works(dtype)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 32], help="sequences decoded together")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 8, 16, 32, 64, 256, 512])
     parser.add_argument(
         "--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16", "float16"]
     )
     parser.add_argument("--rounds", type=int, default=15, help="measurements of each, taken in turn")
-    parser.add_argument("--context", type=int, default=64, help="tokens each sequence attends over")
+    parser.add_argument("--context", type=int, default=64, help="tokens each sequence attends over in a decode step")
     options = parser.parse_args()
     if min(*options.rows, options.rounds, options.context) < 1:
         parser.error("--rows, --rounds and --context must be at least 1")
 
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {torch.get_num_threads()} threads")
     print(f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}; load average {os.getloadavg()[0]:.1f}")
-    print(f"\n{'':<9} {'rows':>4}   {'whole step, ms':^24}   {'linear layers only, ms':^24}")
-    print(f"{'dtype':<9} {'':>4}   {'plain':>7} {'packed':>7} {'ratio':>7}    {'plain':>7} {'packed':>7} {'ratio':>7}")
     for name in options.dtypes:
-        dtype = getattr(torch, name)
-        if not can_pack(dtype):
-            print(f"{name:<9} packed weights do not work here; the plain path is used")
-            continue
-        models = {kind: load(dtype=dtype, fast=kind == "packed").model for kind in ("plain", "packed")}
-        for rows in options.rows:
-            whole = {kind: decode_step(model, rows, options.context) for kind, model in models.items()}
-            whole = best_times(whole, options.rounds)
-            only = best_times({kind: linears_only(model, rows) for kind, model in models.items()}, options.rounds)
-            figures = [
-                f"{ms['plain']:>7.1f} {ms['packed']:>7.1f} {ms['plain'] / ms['packed']:>6.2f}x" for ms in (whole, only)
-            ]
-            print(f"{name:<9} {rows:>4}   {figures[0]}    {figures[1]}", flush=True)
+        kinds = kinds_here(getattr(torch, name))
+        models = {kind: load(dtype=getattr(torch, name), fast=kind).model for kind in kinds}
+        _table(f"{name}, matrix products, ms", models, options.rows, options.rounds, products)
+        decoding = [rows for rows in options.rows if rows <= 64]
+        steps = lambda model, rows: [decode_step(model, rows, options.context)]  # noqa: E731
+        _table(f"{name}, whole decode step, ms", models, decoding, options.rounds, steps)
+
+
+def _table(title: str, models: dict, all_rows: list[int], rounds: int, steps) -> None:
+    """A line for each number of rows: the time of each kind, and its ratio to the one before it."""
+    kinds = list(models)
+    ratios = [f"{kind}/{other}" for other, kind in zip(kinds, kinds[1:], strict=False)]
+    print(f"\n{title}\n{'rows':>5}", *(f"{kind:>8}" for kind in kinds), *(f"{ratio:>14}" for ratio in ratios))
+    for rows in all_rows:
+        ms = best_times({kind: steps(model, rows) for kind, model in models.items()}, rounds)
+        shares = [f"{ms[kind] / ms[other]:>13.2f}x" for other, kind in zip(kinds, kinds[1:], strict=False)]
+        print(f"{rows:>5}", *(f"{ms[kind]:>8.2f}" for kind in kinds), *shares, flush=True)
 
 
 def _processor() -> str:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-ITEMS_A_THREAD = 8  # few enough to cost nothing, enough that a thread that is held up leaves its share to others
+ITEMS_A_THREAD = 2  # so that a thread that is held up leaves a part of its share to others
+PANELS_AN_ITEM = 16  # at most. Many, as neighbours are read faster: while one panel is used, the next is on its way
 ALONE = 1 << 16  # a weight of so many numbers is done before a second thread has started
 
 
@@ -78,7 +79,7 @@ def multiply(x: torch.Tensor, packed: Packed) -> torch.Tensor:
         return multiply(x.reshape(-1, packed.in_features), packed).view(*x.shape[:-1], packed.out_features)
     if x.stride(1) != 1:
         x = x.contiguous()
-    out = x.new_empty(len(x), packed.out_features)
+    out = x.new_empty(x.shape[0], packed.out_features)
     if out.numel():
         _fill(out, x, packed)
     return out
@@ -86,22 +87,21 @@ def multiply(x: torch.Tensor, packed: Packed) -> torch.Tensor:
 
 def _fill(out: torch.Tensor, x: torch.Tensor, packed: Packed) -> None:
     """Both `[rows, ...]`, each row's numbers side by side."""
-    panels, rows, size = packed.panels, len(x), x.element_size()
+    panels, rows, size = packed.panels, x.shape[0], x.element_size()
+    num_panels, steps, _ = panels.shape
     threads = torch.get_num_threads() if panels.numel() > ALONE else 1
-    panels_an_item = len(panels) // (threads * ITEMS_A_THREAD) or 1
     tiles = -(-rows // _code().MOST_ROWS)  # rows are spread evenly: 13 are 7 and 6
     arguments = _code().Product(
         next_item=0,
-        num_items=-(-len(panels) // panels_an_item),
-        panels=len(panels),
-        panels_an_item=panels_an_item,
+        num_items=max(min(threads * ITEMS_A_THREAD, num_panels), num_panels // PANELS_AN_ITEM),
+        panels=num_panels,
         tiles=tiles,
         short_rows=rows // tiles,
         long_tiles=rows % tiles,
         x=x.data_ptr(),
         x_stride=x.stride(0) * size,
         weight=panels.data_ptr(),
-        steps=panels.shape[1],
+        steps=steps,
         out=out.data_ptr(),
         out_stride=out.stride(0) * size,
         out_columns=packed.out_features,

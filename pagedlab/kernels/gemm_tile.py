@@ -25,7 +25,8 @@ from pagedlab.kernels.cpu_threads import arguments_of, kernel, take
 LANES = 16  # numbers of 32 bits in a register
 COLUMNS = 2 * LANES
 MOST_ROWS = 12
-AHEAD = 4096  # bytes: the weight is asked for so far in advance
+STEP_BYTES = 4 * COLUMNS  # of weight
+AHEAD = 4096  # bytes: how far in advance a weight is asked for that only one tile will use
 
 int1, int8, int16, int32, int64, float32 = *(ir.IntType(bits) for bits in (1, 8, 16, 32, 64)), ir.FloatType()
 sums_type = ir.VectorType(float32, LANES)
@@ -76,10 +77,11 @@ class Float32:
         _store_where(builder, mask, numbers, address, "llvm.masked.store.v16f32.p0", align=4)
 
 
-def _tile(builder, number, gated, rows, x, x_stride, weight, steps, out, out_stride, columns):
+def _tile(builder, number, gated, rows, x, x_stride, weight, steps, out, out_stride, columns, coming, coming_step):
     """`out[:rows, :columns] = x[:rows] @ weight`. Strides are in bytes, and a step is 4 bytes of each row of x.
 
     gated: the first half of the weight's columns is a gate for the other, `silu(x @ first) * (x @ second)`.
+    coming, coming_step: with each step, so many bytes further on, memory is asked for what will be needed later.
     """
     x_rows = [builder.add(x, builder.mul(x_stride, int64(row))) for row in range(rows)]
 
@@ -89,11 +91,12 @@ def _tile(builder, number, gated, rows, x, x_stride, weight, steps, out, out_str
     step = builder.phi(int64)
     sums = [[builder.phi(sums_type) for _ in range(2)] for _ in range(rows)]
 
-    weight_here = builder.add(weight, builder.mul(step, int64(4 * COLUMNS)))
+    weight_here = builder.add(weight, builder.mul(step, int64(STEP_BYTES)))
     x_offset = builder.mul(step, int64(4))
     halves = [number.load_weight(builder, builder.add(weight_here, int64(4 * LANES * half))) for half in range(2)]
+    coming_here = builder.add(coming, builder.mul(step, coming_step))
     for half in range(2):
-        _fetch(builder, builder.add(weight_here, int64(AHEAD + 4 * LANES * half)))
+        _fetch(builder, builder.add(coming_here, int64(4 * LANES * half)))
     grown = []
     for row in range(rows):
         value = number.load_everywhere(builder, builder.add(x_rows[row], x_offset))
@@ -121,7 +124,7 @@ def _any_tile(number, gated=False):
     """A tile for each number of rows, and the choice between them: a function that compiled code can call."""
 
     @intrinsic
-    def tile(typing_context, rows, x, x_stride, weight, steps, out, out_stride, columns):
+    def tile(typing_context, rows, x, x_stride, weight, steps, out, out_stride, columns, coming, coming_step):
         def generate(context, builder, signature, arguments):
             done = builder.append_basic_block("done")
             choice = builder.switch(arguments[0], done)
@@ -134,7 +137,7 @@ def _any_tile(number, gated=False):
             builder.position_at_end(done)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 8), generate
+        return types.void(*[types.int64] * 10), generate
 
     return tile
 
@@ -198,29 +201,37 @@ bfloat16_tile, float32_tile = _any_tile(BFloat16), _any_tile(Float32)
 gated_bfloat16_tile, gated_float32_tile = _any_tile(BFloat16, gated=True), _any_tile(Float32, gated=True)
 
 Product = arguments_of(
-    "Product",
-    "panels panels_an_item  tiles short_rows long_tiles  x x_stride  weight steps  out out_stride out_columns",
+    "Product", "panels  tiles short_rows long_tiles  x x_stride  weight steps  out out_stride out_columns"
 )
-"""`num_items` times `panels_an_item` panels of 32 weight columns; rows in `tiles`, the first `long_tiles` of them with
-`short_rows + 1` rows and the others with `short_rows`. Addresses, strides in bytes."""
+"""Addresses; strides in bytes. The panels of 32 weight columns are cut into `num_items` runs of neighbours. The rows
+are cut into `tiles`: the first `long_tiles` have `short_rows + 1` rows, the others `short_rows`."""
 
 
 @njit(error_model="numpy")
 def multiply(arguments, tile, number_bytes, panel_columns):
+    """A panel stays in the first caches while all rows pass by, and meanwhile the next one is brought there.
+
+    Of several tiles each asks for its share of the next panel. Otherwise the first would wait for memory, and memory
+    would rest during the others.
+    """
     a = carray(arguments, 1)[0]
+    panel_bytes = a.steps * STEP_BYTES
+    coming_step = STEP_BYTES // a.tiles
     while True:
-        first = take(arguments) * a.panels_an_item
-        if first >= a.panels:
+        item = take(arguments)
+        if item >= a.num_items:
             break
-        for panel in range(first, min(first + a.panels_an_item, a.panels)):
-            weight = a.weight + panel * a.steps * 4 * COLUMNS
-            columns = a.out_columns - panel * panel_columns
+        for panel in range(item * a.panels // a.num_items, (item + 1) * a.panels // a.num_items):
+            weight = a.weight + panel * panel_bytes
+            coming = weight + (AHEAD if a.tiles == 1 else panel_bytes)
             x, out = a.x, a.out + panel * panel_columns * number_bytes
-            for index in range(a.tiles):  # the panel stays in the first cache while the rows pass by
+            columns = a.out_columns - panel * panel_columns
+            for index in range(a.tiles):
                 rows = a.short_rows + (1 if index < a.long_tiles else 0)
-                tile(rows, x, a.x_stride, weight, a.steps, out, a.out_stride, columns)
+                tile(rows, x, a.x_stride, weight, a.steps, out, a.out_stride, columns, coming, coming_step)
                 x += rows * a.x_stride
                 out += rows * a.out_stride
+                coming += a.steps * coming_step
 
 
 @kernel(Product)
