@@ -124,7 +124,7 @@ class _Picture:
         line, y = self.free_list(y + 14)
         body += line
         line, y = self.legend(y + 20)
-        return card(title, self.width, round(y + PAD), _patterns(), [*body, *line])
+        return card(title, self.width, round(y + PAD), _patterns(bool(self.cached)), [*body, *line])
 
     def colour(self, owner: int) -> str:
         return colour_of(self.hues[owner])
@@ -602,19 +602,21 @@ def _line(path: str, colour: str, arrow: str) -> str:
     )
 
 
-def _patterns() -> str:
+def _patterns(cached: bool) -> str:
     arrow = (
         '<marker id="{}" markerWidth="9" markerHeight="9" refX="8" refY="4" orient="auto" '
         'markerUnits="userSpaceOnUse"><path d="M0 0L8 4L0 8z" fill="{}"/></marker>'
+    )
+    dots = (
+        '<pattern id="cached" width="6" height="6" patternUnits="userSpaceOnUse">'
+        '<rect width="6" height="6" fill="#F0E442" fill-opacity="0.3"/>'
+        '<path d="M1.5 1.5h.01M4.5 4.5h.01" stroke="#8A6D00" stroke-opacity="0.5" stroke-width="2" '
+        'stroke-linecap="round"/></pattern>'
     )
     return (
         '<defs><pattern id="shared" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="1.6" height="6" fill="{TEXT}" fill-opacity="0.45"/></pattern>'
         '<pattern id="shared-words" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="1.6" height="8" fill="{TEXT}" fill-opacity="0.28"/></pattern>'
-        '<pattern id="cached" width="6" height="6" patternUnits="userSpaceOnUse">'
-        '<rect width="6" height="6" fill="#F0E442" fill-opacity="0.3"/>'
-        '<path d="M1.5 1.5h.01M4.5 4.5h.01" stroke="#8A6D00" stroke-opacity="0.5" stroke-width="2" '
-        'stroke-linecap="round"/></pattern>'
-        f"{arrow.format('arrow', TEXT)}{arrow.format('copied', CHANGED)}</defs>"
+        f"{arrow.format('arrow', TEXT)}{arrow.format('copied', CHANGED)}{dots if cached else ''}</defs>"
     )
