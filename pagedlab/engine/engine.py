@@ -121,6 +121,7 @@ class Engine:
         self.trace = None
         self.clock = time.perf_counter
         self._checks_invariants = check_invariants
+        self._table_class = table_class
         self._seed = seed
         self._groups: dict[str, SequenceGroup] = {}  # unfinished, by request id
         self._sequences: dict[str, Sequence] = {}  # unfinished, by the id of the scheduler's request
@@ -280,6 +281,8 @@ class Engine:
         return kind(request, text, seed, self._eos, self.tokenizer, self.clock())
 
     def _enter(self, group: SequenceGroup) -> None:
+        if group.root.table is None:  # the course's scheduler makes its own, a smaller one need not
+            group.root.table = self._table_class(self.pool.block_size)
         with HeldInterrupt():
             self.scheduler.add(group.root)
             self._num_added += 1
@@ -393,7 +396,7 @@ class Engine:
                 self._continue(sequence, choices, now)
         if self.trace is not None:
             requests = [sequence.request for sequence in self._sequences.values()] + self._left
-            self.trace.record(requests, output, self.allocator, now)
+            self.trace.record(requests, output, self.allocator, now, started)
         self._left.clear()
         if self._checks_invariants:
             self.check_invariants()
