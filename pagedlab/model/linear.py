@@ -30,15 +30,14 @@ class Linear:
     def __init__(self, weight: torch.Tensor, fast: bool | str = True):
         self.out_features, self.in_features = weight.shape
         self.kind = _choose(weight, fast)
-        pack, self._multiply = _KINDS[self.kind]
-        self.weight = pack(weight)
+        self.weight = _KINDS[self.kind][0](weight)
 
     @property
     def packed(self) -> bool:
         return self.kind != "plain"
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._multiply(x, self.weight)
+        return _KINDS[self.kind][1](x, self.weight)
 
 
 class GatedLinear:
