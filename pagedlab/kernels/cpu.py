@@ -301,22 +301,28 @@ def write_bfloat16(arguments):
     write_tokens(arguments, np.uint16)
 
 
-def readable(*tensors) -> bool:
-    """Whether these tensors are what the kernels read: on the CPU, a dtype they know, each row in one piece."""
-    return all(x.dtype in READABLE and x.device.type == "cpu" and x.stride(-1) == 1 for x in tensors)
+def readable(x, y) -> bool:
+    """Whether these tensors are what the kernels read: on the CPU, a dtype they know, the last dimension dense."""
+    return x.is_cpu and x.dtype in READABLE and y.dtype in READABLE and x.stride(-1) == y.stride(-1) == 1
 
 
 def kv_write(keys, values, key_cache, value_cache, slot_mapping) -> None:
-    if not readable(keys, values, key_cache, value_cache):
+    if not (readable(keys, values) and readable(key_cache, value_cache)):
         return reference.kv_write(keys, values, key_cache, value_cache, slot_mapping)
     num_tokens, num_kv_heads, head_dim = keys.shape
     slots = slot_mapping.long().contiguous()
+    key_token, key_head, _ = keys.stride()
+    value_token, value_head, _ = values.stride()
+    to_key_block, to_key_head, to_key_token, _ = key_cache.stride()
+    to_value_block, to_value_head, to_value_token, _ = value_cache.stride()
+    # fmt: off
     arguments = Writing(
-        *(0, num_tokens),
-        *(keys.data_ptr(), *keys.stride()[:2], values.data_ptr(), *values.stride()[:2], slots.data_ptr()),
-        *(num_kv_heads, head_dim, key_cache.shape[2]),
-        *(key_cache.data_ptr(), *key_cache.stride()[:3], value_cache.data_ptr(), *value_cache.stride()[:3]),
+        0, num_tokens, keys.data_ptr(), key_token, key_head, values.data_ptr(), value_token, value_head,
+        slots.data_ptr(), num_kv_heads, head_dim, key_cache.shape[2],
+        key_cache.data_ptr(), to_key_block, to_key_head, to_key_token,
+        value_cache.data_ptr(), to_value_block, to_value_head, to_value_token,
     )
+    # fmt: on
     chosen = write_float32 if keys.dtype == torch.float32 else write_bfloat16
     chosen.run(arguments, torch.get_num_threads() if num_tokens >= 64 else 1)
 
@@ -366,11 +372,17 @@ def _pages(q, key_cache, value_cache, block_tables, seq_lens, scale):
     tables, lens = block_tables.long().contiguous(), seq_lens.long().contiguous()
     out = torch.empty(q.shape, dtype=q.dtype)
     _, num_kv_heads, block_size, head_dim = key_cache.shape
+    key_block, key_head, key_token, _ = key_cache.stride()
+    value_block, value_head, value_token, _ = value_cache.stride()
+    q_token, q_head, _ = q.stride()
+    # fmt: off
     pages = Pages(
-        *(0, 0, key_cache.data_ptr(), *key_cache.stride()[:3], value_cache.data_ptr(), *value_cache.stride()[:3]),
-        *(block_size, head_dim, num_kv_heads, tables.data_ptr(), tables.shape[1], lens.data_ptr()),
-        *(q.data_ptr(), *q.stride()[:2], out.data_ptr(), q.shape[1]),
+        0, 0, key_cache.data_ptr(), key_block, key_head, key_token,
+        value_cache.data_ptr(), value_block, value_head, value_token,
+        block_size, head_dim, num_kv_heads, tables.data_ptr(), tables.shape[1], lens.data_ptr(),
+        q.data_ptr(), q_token, q_head, out.data_ptr(), q.shape[1],
     )
+    # fmt: on
     pages.scale = scale
     return pages, out, (q, tables, lens)
 

@@ -116,7 +116,7 @@ def add_norm(hidden, update, weight, eps):
     normed = torch.empty_like(hidden)
     address = 0 if update is None else update.data_ptr()
     arguments = AddNorm(
-        0, len(hidden), hidden.data_ptr(), address, weight.data_ptr(), normed.data_ptr(), len(weight), eps
+        0, hidden.shape[0], hidden.data_ptr(), address, weight.data_ptr(), normed.data_ptr(), hidden.shape[1], eps
     )
     (add_norm_float32 if hidden.dtype == torch.float32 else add_norm_bfloat16).run(arguments, _threads(hidden))
     return normed
@@ -134,7 +134,7 @@ def rotate_(heads, cos, sin):
 
 def silu_mul(gate_up):
     """silu(gate) * up, for gate and up side by side: `[num_tokens, 2 * width]` to `[num_tokens, width]`."""
-    num_tokens, width = len(gate_up), gate_up.shape[1] // 2
+    num_tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(num_tokens, width)
     arguments = Gating(0, num_tokens, gate_up.data_ptr(), out.data_ptr(), width)
     (gate_float32 if gate_up.dtype == torch.float32 else gate_bfloat16).run(arguments, _threads(gate_up))

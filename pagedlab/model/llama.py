@@ -84,15 +84,15 @@ class Attention:
         self.out = Linear(weights(f"{prefix}.o_proj.weight", (config.hidden_size, q_size)), fast)
 
     def __call__(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layer: int, attend: Attend):
-        heads = self.qkv(x).view(len(x), -1, self.head_dim)  # [num_tokens, all heads, head_dim]
-        qk, v = heads.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
-        q, k = pointwise.rotate(qk, cos, sin).split([self.num_heads, self.num_kv_heads], dim=1)
+        num_tokens, num_turning = x.shape[0], self.num_heads + self.num_kv_heads
+        heads = self.qkv(x).view(num_tokens, -1, self.head_dim)  # [num_tokens, all heads, head_dim]
+        qk = pointwise.rotate(heads[:, :num_turning], cos, sin).transpose(0, 1)
+        q, k, v = qk[: self.num_heads], qk[self.num_heads :], heads[:, num_turning:].transpose(0, 1)
 
-        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
         attended = attend(layer, q, k, v)
         if attended.shape != q.shape:
             raise ValueError(f"attend returned {tuple(attended.shape)} for queries of {tuple(q.shape)}: keep the shape")
-        return self.out(attended.transpose(0, 1).reshape(len(x), -1))
+        return self.out(attended.transpose(0, 1).reshape(num_tokens, -1))
 
 
 class FeedForward:

@@ -52,13 +52,14 @@ def silu_and_multiply(gate_up: torch.Tensor) -> torch.Tensor:
     return F.silu(gate) * up
 
 
-def _compiled(*tensors: torch.Tensor):
-    """The module of compiled forms if they can read all of these, else None."""
+def _compiled(x: torch.Tensor, *others: torch.Tensor):
+    """The module of compiled forms if they can read all of these, which are of one dtype on one device; else None."""
     loops = _loops(ops.AUTO)
-    if loops:
-        for x in tensors:
-            if not (x.is_cpu and x.dtype in loops.READABLE and x.is_contiguous()) or x.requires_grad:
-                return None
+    if not loops or not x.is_cpu or x.dtype not in loops.READABLE or not x.is_contiguous() or x.requires_grad:
+        return None
+    for other in others:
+        if other.dtype != x.dtype or not other.is_contiguous():
+            return None
     return loops
 
 

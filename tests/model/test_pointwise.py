@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pagedlab.kernels import ops
 from pagedlab.model import pointwise
 
-DTYPES = {torch.float32: dict(atol=1e-6, rtol=2e-6), torch.bfloat16: dict(atol=1e-6, rtol=8e-3)}
+DTYPES = {torch.float32: dict(atol=1e-6, rtol=2e-6), torch.bfloat16: dict(atol=1e-6, rtol=1.6e-2)}
+# bfloat16 is rounded twice, 2 ** -8 each: a sum that differs in its last bit may take both the other way
 
 numbers = st.fixed_dictionaries(
     {
