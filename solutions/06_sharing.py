@@ -4,10 +4,8 @@
 # *About 75 minutes. At the end, four answers share one question, and two chats share their instructions, on blocks that
 # your own code counts, copies and finds again.*
 #
-# So far every block stood in one table. In lesson 3 you counted holders, and no count ever went above 1.
-#
-# Now somebody wants four answers to one question, to choose the best. Must the question be computed and stored four
-# times?
+# In lesson 3 you counted holders, and no count has gone above 1 since. Now somebody wants four answers to one
+# question, to choose the best. Must the question be computed and stored four times?
 
 # %%
 import hashlib
@@ -41,10 +39,10 @@ print(f"{full} blocks shared, {alone - full} for each answer: {full + 4 * (alone
 # %% [markdown]
 # ## Two tables, one list of blocks
 #
-# Sharing a full block is easy: nobody writes there again. But 42 tokens fill two blocks and 10 slots of a third. The
-# next token of every answer goes into that third block.
+# A full block is easy to share: nobody writes there again. But 42 tokens fill two blocks and 10 slots of a third, and
+# the next token of every answer goes into that one.
 #
-# A small pool, one word a slot, shows what happens. B starts as a copy of A's table.
+# A small pool, one word a slot. B starts as a copy of A's table.
 
 # %%
 slots = ["Once", "upon", "a", "time", "there", "was", None, None, None, None, None, None]  # 3 blocks of 4
@@ -71,8 +69,8 @@ print("B:", read(b_table, 7))
 print("A:", read(a_table, 7))
 
 # %% [markdown]
-# A's story has changed behind its back. So the one who writes first must step aside: take a new block, copy what is
-# there, and write into the copy.
+# A's story has changed behind its back. So the first to write must step aside: take a new block, copy what is there,
+# and write into the copy.
 
 # %%
 write(a_table, 6, None)  # back to where they parted
@@ -90,34 +88,34 @@ print("A:", read(a_table, 7), " in blocks", a_table)
 print("B:", read(b_table, 7), " in blocks", b_table)
 
 # %% [markdown]
-# No. B has left block 1, and A is its only holder. One copy for two writers, three for four. The reference count says
-# which case it is: more than 1 means *copy*, 1 means *it is yours*.
+# No. B has left block 1, and A is its only holder. One copy for two writers, three for four. The reference count
+# tells: more than 1 means *copy*, 1 means *it is yours*.
 #
-# Taking a copy of a table is called a **fork**. Copying a block only when somebody writes is **copy-on-write**.
+# Copying a table is called a **fork**. Copying a block only when somebody writes is **copy-on-write**.
 #
-# **Guess first.** Two sequences share blocks 0 and 1, and both blocks are full. Each writes one more token. How many
+# **Guess first.** Two sequences share blocks 0 and 1, and both are full: 8 tokens. Each writes one more. How many
 # copies?
 
 # %%
-print("copies:", 0, " new blocks:", 2)
+print("position 8 lies in logical block", 8 // 4, "and the tables have logical blocks", [0, 1])
 
 # %% [markdown]
-# None. The next token opens a new block anyway, and a full block is only read.
+# None. Both open a new block, and the full ones are only read.
 
 # %% [markdown]
 # ## Exercise 6.1 · Fork, and copy on write
 #
-# `BlockTable` of lesson 4 is your base. It has `block_size`, `blocks` (a list of ids), `num_tokens`,
-# `append_tokens(n, allocator)` and `free(allocator)`. Write two methods (ours are in the base too; leave them out of
-# it). The allocator is yours from lesson 3: `allocate`, `share`, `free`, `ref_count`.
+# The base, `BlockTable`, has `block_size`, `blocks` (a list of ids), `num_tokens`, `append_tokens(n, allocator)` and
+# `free(allocator)`. It has our `fork` and `copy_on_write`, too: write your own, without `super()`. The allocator has
+# the verbs of lesson 3.
 #
-# 1. `fork(allocator)` returns a new `SharingTable` with the same tokens in the same blocks. Each block has one holder
-#    more. No block is taken, and the two lists are two.
-# 2. `copy_on_write(allocator)` is called before each token is written. If that token would go into a block which
-#    somebody else holds too, it puts a new block in that place, gives up this table's hold of the old one, and returns
-#    `[(old, new)]`. In all other cases it returns `[]` and changes nothing.
-# 3. Only the books change here. Whoever gets the pairs copies the contents, in all layers.
-# 4. Without a free block, `OutOfBlocksError` comes from the allocator, and nothing has changed.
+# 1. `fork(allocator)` returns a new `SharingTable`: the same tokens in the same blocks, in a list of its own. Each block
+#    has one holder more.
+# 2. `copy_on_write(allocator)` is called before a token is written. Would it go into a block that somebody else holds
+#    too? Then put a new block in that place, give up this table's hold of the old one, and return `[(old, new)]`.
+#    Otherwise return `[]` and change nothing.
+# 3. Only the books change. Whoever gets the pairs copies the contents, in all layers.
+# 4. Without a free block the allocator raises `OutOfBlocksError`, and nothing has changed.
 #
 # *Size of the answer: about 14 lines.* Stuck? `hint("fork_and_copy_on_write")`.
 
@@ -161,7 +159,7 @@ parts
 # %% [markdown]
 # ## Watching a fork
 #
-# A has six tokens in blocks of 4. B is forked from it, then both write.
+# A has six tokens in blocks of 4. B is forked from it, and both write.
 
 # %%
 from pagedlab.cache.recorder import Recorder
@@ -182,8 +180,8 @@ explorer = BlockTableExplorer(recorder, step=2)
 explorer
 
 # %% [markdown]
-# Step on. Which block is copied, and which loses a holder without becoming free? At the end A lets go: what of its
-# blocks remains in use?
+# Step on. Which block is copied, and which loses a holder without becoming free? At the end A lets go: which of its
+# blocks stays in use?
 
 # %%
 for step in recorder.steps[1:]:
@@ -192,8 +190,8 @@ for step in recorder.steps[1:]:
 # %% [markdown]
 # ## Four answers on the real model
 #
-# The prompt is computed once. Then three forks, and each answer starts with another of the model's four most likely
-# words. (Sampling would draw them. This way you see the same words as we do.)
+# The prompt is computed once. Then come three forks, and each answer starts with another of the four most likely words.
+# (Sampling would draw them. This way you see the same words as we do.)
 
 # %%
 from pagedlab.cache.paged import PagedKVCache, PagedSequence
@@ -238,8 +236,8 @@ for ids in answers:
     print(f"{tokenizer.decode(ids)!r}")
 
 # %% [markdown]
-# Three copies, all in the first step. The fourth writer found a block of its own. Has anybody read a neighbour's words?
-# Run each answer alone, with nothing shared, and compare:
+# Three copies, all in the first step; the fourth writer was the last holder. Has anybody read a neighbour's words? Here
+# is each answer alone, with nothing shared:
 
 # %%
 same = []
@@ -263,12 +261,12 @@ print("free again:", allocator.num_free, "of 24")
 # %% [markdown]
 # ## What the paper measured
 #
-# Parallel sampling is what you just did. **Beam search** forks all the time: it keeps the n best beginnings; in every
-# step, one beginning may go on twice and another end. So beams share what they have written, too.
+# That was parallel sampling. **Beam search** keeps the n best beginnings, and forks all the time: in every step, one may
+# go on twice and another end. So beams share what they have written, too.
 #
-# The paper's Figure 15 counts how many blocks this saves. `pagedlab/sim/sharing.py` plays such requests on real tables
-# and an allocator, no model needed. Prompts and answers have the lengths of two data sets: Alpaca's are short (19 and
-# 58 tokens on average), ShareGPT's long (161 and 338).
+# The paper's Figure 15 counts the blocks that this saves. `pagedlab/sim/sharing.py` plays it with your table and
+# allocator, without a model. Lengths are drawn to have the means of two data sets: Alpaca is short (prompt 19 tokens,
+# answer 58), ShareGPT long (161 and 338).
 #
 # **Guess first.** Which saves more, four samples or four beams? Short requests or long ones?
 
@@ -289,18 +287,18 @@ plot_sharing(runs)
 plt.show()
 
 # %% [markdown]
-# Beams save several times as much. More sequences save more, and so do longer prompts. The order is the paper's, the
-# digits are not: our beams are drawn at random, and ten requests are few. (For ShareGPT the paper gives only the two
-# ends.)
+# Beams save two to four times as much. More sequences save more, and so do longer prompts. The order is the paper's,
+# the digits are not: ten requests are few, their lengths are drawn from a curve, and which beam goes on is chance here.
+# (For ShareGPT the paper gives two of the three numbers.)
 
 # %% [markdown]
 # ## Strangers with the same beginning
 #
-# A fork needs somebody who knows that two sequences belong together. But look at a chat service: every request begins
-# with the same instructions, and they come hours apart. Nobody forks.
+# In a chat service every request begins with the same instructions. They come hours apart, and nobody forks. So blocks
+# should be found by what is in them.
 #
-# So blocks should be found by what is in them. **Guess first.** Two requests have the same 16 words, at the same
-# positions, behind *different* first blocks. Are the keys and values of the 16 the same?
+# **Guess first.** Two requests have the same 16 tokens, at the same positions, behind *different* first blocks. Are the
+# keys of the 16 the same?
 
 # %%
 from pagedlab.cache.growing import GrowingCache
@@ -319,12 +317,12 @@ for layer in (0, 1, 29):
     print(f"layer {layer:2}: the same keys: {torch.allclose(*both, atol=1e-3)}")
 
 # %% [markdown]
-# In layer 0 a key is made of the word and its position. From layer 1 on, attention has mixed in all that came before.
-# So 16 equal tokens are not enough. **A block can be used again only if everything before it is the same, too.**
+# In layer 0 a key is made of the token and its position. From layer 1 on, attention has mixed in what came before.
+# **A block can be used again only if everything before it is the same, too.**
 #
-# Comparing whole beginnings would be slow. Instead, give each full block a **digest**: a short number made from its
-# tokens *and the digest of the block before*. If two digests are equal, then so are the blocks before, and those before
-# them. A chain:
+# So give each full block a **digest**: a short number made from its tokens *and the digest of the block before*. If two
+# digests are equal, so are the blocks before, and those before them. A chain:
+
 
 # %%
 def short(parent, tokens):
@@ -339,42 +337,40 @@ for text in ("one two three four five six", "one two three four five seven", "ze
     print(f"{text:32} {digests}")
 
 # %% [markdown]
-# The second line differs in its last word and its last digest. The third differs in its first word: all digests are
-# others, though "five six" is there again.
+# The second line differs in its last word, and in its last digest. The third differs in its first word, and in all
+# digests, although "five six" is there again.
 
 # %% [markdown]
 # ## An image is not in its tokens
 #
-# In a model that sees, an image takes up, say, 8 positions. All of them hold the same placeholder token. What the image
-# shows comes in later, as numbers. (Our model is blind, so this is about digests only.)
+# In a model that sees, an image takes up, say, 8 positions, and each holds the same placeholder token. What the image
+# shows comes in later. (Our model is blind, so this is about digests only.)
 #
-# **Guess first.** Two receipts, two photos, one question. What do digests made of tokens say?
+# **Guess first.** Two customers ask the same about two receipts. What do digests made of tokens say?
 
 # %%
 IMAGE = 49_000
-receipt = [1, 520, *[IMAGE] * 8, 338, 260, 1855, 47, 198, 2]
-photos = [bytes(range(16)), bytes(range(1, 17))]
-print("digests:", [short("", receipt) for _ in photos])
+receipt = [1, 520, 198, 2683, 359, 253, 5356, 42, *[IMAGE] * 8, 338, 314, 260, 2416, 30, 2, 198, 1]
+photos = [torch.arange(16, dtype=torch.uint8).view(4, 4), torch.arange(1, 17, dtype=torch.uint8).view(4, 4)]
+print("digests:", [short("", receipt) for photo in photos])
 
 # %% [markdown]
-# Equal: the second customer would get the first one's receipt. It has happened in
-# [vllm-project/vllm](https://github.com/vllm-project/vllm/pull/17378) (CVE-2025-46722), in a subtler way: the key was
-# made of the image's bytes without its shape.
+# Equal: the second customer would get the first one's receipt. So the image must count. vLLM did count its bytes, and
+# still confused images ([CVE-2025-46722](https://github.com/vllm-project/vllm/pull/17378)).
+#
+# **Guess first.** What did the bytes not say?
 
 # %%
-pixels = bytes(range(16))
-wide, tall = (2, 8), (4, 4)
-print("bytes only:     ", len({hashlib.sha256(pixels).hexdigest() for _ in (wide, tall)}), "key for two images")
+from pagedlab.cache.prefix import extra_keys_of, image_key
 
-from pagedlab.cache.prefix import image_key
-
-keys = [image_key(pixels, shape) for shape in (wide, tall)]
-print("bytes and shape:", len(set(keys)), "keys for two images")
-print("a key is a pair:", keys[0][0], keys[0][1].hex()[:12], "...")
+wide, tall = photos[0].view(2, 8), photos[0].view(8, 2)
+print("bytes only:     ", len({hashlib.sha256(image.numpy().tobytes()).digest() for image in (wide, tall)}), "key")
+print("bytes and shape:", len({image_key(image.numpy(), image.shape) for image in (wide, tall)}), "keys")
+print("a key is a pair:", image_key(photos[0].numpy(), (4, 4))[0], "and 32 bytes")
 
 # %% [markdown]
-# So a block has **extra keys** next to its tokens: pairs of a kind and a value. The kinds are `"image"`, `"lora"` (a
-# small change to the model's weights), and `"cache_salt"`, which comes below.
+# The shape. So a block has **extra keys** next to its tokens: pairs of a kind and a value. Kinds are `"image"`, `"lora"`
+# (a small change to the model's weights), and `"cache_salt"`, which comes below.
 
 # %% [markdown]
 # ## Exercise 6.2 · The hash chain
@@ -383,12 +379,13 @@ print("a key is a pair:", keys[0][0], keys[0][1].hex()[:12], "...")
 # it may be shorter than there are blocks. A value is a text or bytes.
 #
 # 1. Returns a list with a digest for each **full** block: `bytes`, 16 at least.
-# 2. The same tokens and extra keys up to the block's end give the same digest: in every call, in every process.
-# 3. Anything else gives another one: another token anywhere before, another order, another extra key, another kind of
-#    key. No keys is no keys: `None`, `[]` and `[()]` are the same.
+# 2. The same tokens and extra keys up to the block's end give the same digest, in every call and every process.
+# 3. Anything else gives another one: another token anywhere before, another order, another extra key or kind of key.
+#    `None`, `[]` and `[()]` all mean no keys.
 # 4. Nobody can find two texts with the same digest. (`check` knows some old tricks.)
 #
 # *Size of the answer: about 8 lines.* Stuck? `hint("prefix_hash_chain")`.
+
 
 # %% tags=["exercise"]
 def prefix_hash_chain(token_ids, block_size, extra_keys=None):
@@ -412,22 +409,23 @@ parts = your_parts("block_allocator", "slot_mapping", "write_kv", "prefix_hash_c
 parts
 
 # %%
-keyed = [parts.prefix_hash_chain(receipt, 8, [(), (image_key(photo, (4, 4)),)]) for photo in photos]
-print("block before the second half: same digest:", keyed[0][0] == keyed[1][0])
-print("block with the image's key:   same digest:", keyed[0][1] == keyed[1][1])
+keys = [extra_keys_of(24, 8, images=[(8, 8, image_key(photo.numpy(), (4, 4)))]) for photo in photos]
+chains = [parts.prefix_hash_chain(receipt, 8, one) for one in keys]
+for what, one, other in zip(("before the image", "the image", "behind it"), *chains):
+    print(f"{what:16} same digest: {one == other}")
 
 # %% [markdown]
-# Text before an image can still be shared. What comes behind it cannot.
+# Text before an image can be shared. What comes behind it cannot.
 
 # %% [markdown]
 # ## Blocks that outlive their request
 #
-# Now something must remember: digest → block. When a request ends, its blocks are free, and their contents are still
-# there (lesson 3: nobody cleans up). If the same beginning comes again before somebody else takes the blocks, it need
-# not be computed.
+# Now something must remember which digest lies in which block. When a request ends, its blocks are free, but their
+# contents are still there (lesson 3: nobody cleans up). If the same beginning comes again in time, it need not be
+# computed.
 #
-# So there is a third state between *in use* and *free*: **cached, and free**. Such a block can be had by anyone who
-# needs memory; then its content is lost. That is called **eviction**.
+# So between *in use* and *free* there is a third state: **cached, and free**. Anyone who needs memory can have such a
+# block; its content is lost then. That is called **eviction**.
 #
 # **Guess first.** A request with blocks a, b, c, d has ended, and two blocks must be evicted. Which two?
 
@@ -438,29 +436,26 @@ for evicted in ("ab", "cd"):
     print(f"evict {evicted}: kept {kept}, of which {usable} can be found again")
 
 # %% [markdown]
-# Without its beginning, the rest is dead weight: **tails before heads**. A real cache got this wrong and kept
-# thousands of blocks that nobody could use
-# ([llm-d/llm-d-inference-sim#709](https://github.com/llm-d/llm-d-inference-sim/issues/709)).
+# Without its beginning, the rest is dead weight: **tails before heads**. A simulator that got this wrong kept blocks
+# which nobody could find ([llm-d/llm-d-inference-sim#709](https://github.com/llm-d/llm-d-inference-sim/issues/709)).
 #
-# Between requests the rule is: whoever has gone unused for longest goes first. That is LRU, *least recently used*.
+# Between requests: what has gone unused for longest goes first. That is LRU, *least recently used*.
 
 # %% [markdown]
 # ## Exercise 6.3 · The prefix cache
 #
 # A class in front of an allocator. The idea: **the cache is itself one holder of each published block**, so the
-# allocator won't hand it out. From outside it looks like an allocator, with two verbs more.
+# allocator won't hand it out. From outside it is an allocator as in 3.1, with two verbs more.
 #
-# 1. `publish(block, digest)`: the caller holds the block, and its contents are complete. If the digest is known already,
-#    nothing changes: the older block stays.
+# 1. `publish(block, digest)`: the caller holds the block, and its contents are complete. A digest that is known already
+#    changes nothing: the older block stays.
 # 2. `lookup(digests)` returns the blocks of the longest beginning that is cached. The caller is one more holder of each.
 #    A miss changes nothing.
-# 3. `num_free` and `ref_count` don't count the cache's own hold: a block that only the cache holds has 0 holders, and
-#    counts as free. `share` and `free` of it are refused (`BlockNotInUseError`, `DoubleFreeError`).
+# 3. `num_free` and `ref_count` don't count the cache's own hold: a block that only the cache has is free, with 0
+#    holders. To `share` or `free` it is an error (`BlockNotInUseError`, `DoubleFreeError`).
 # 4. `allocate(n)` takes blocks with nothing in them first. Then it evicts, no more than needed, those that lost their
 #    last holder longest ago; of one `free` call, in the order of its list. An evicted block leaves the map at once. Too
-#    few: `OutOfBlocksError(asked, free, total)`, and nothing is evicted.
-#
-# All else is as in 3.1. `allocator.num_blocks` is the size of the pool.
+#    few: `OutOfBlocksError(asked, free, total)`, and nothing is evicted. `allocator.num_blocks` is the total.
 #
 # *Size of the answer: about 40 lines.* Stuck? `hint("prefix_cache")`.
 
@@ -554,7 +549,7 @@ parts
 # %% [markdown]
 # ## Watching a hit
 #
-# Two requests with the same eight words, one after the other, in blocks of 4.
+# Two requests that begin with the same eight words, one after the other, in blocks of 4.
 
 # %%
 recorder = Recorder(parts.prefix_cache(parts.block_allocator(6)), block_size=4, num_blocks=6)
@@ -572,11 +567,12 @@ def request(name, text):
     return table
 
 
-request("A", "You answer questions briefly and with great care. What is rain?").free()
-request("B", "You answer questions briefly and with great care. Who was Ada Lovelace?")
+a = request("A", "You answer questions briefly and with great care. What is rain?")
+a.free()
+b = request("B", "You answer questions briefly and with great care. Who was Ada Lovelace?")
 
 # %%
-explorer = BlockTableExplorer(recorder)
+explorer = BlockTableExplorer(recorder, step=6)
 explorer
 
 # %%
@@ -584,17 +580,17 @@ for step in recorder.steps[1:]:
     print(f"{step.index}: {step.caption}")
 
 # %% [markdown]
-# A had gone, and B found two of its three blocks. Step back to the moment in between: nobody held them, and they were
-# still there.
+# At step 6 A has gone, and nobody holds its blocks. At step 7 B finds two of them. The third was not full, so it had no
+# digest.
 
 # %% [markdown]
 # ## Two chats with the same instructions
 #
-# The real model now, on your cache. `answer` looks the prompt up, computes the rest, publishes its full blocks and lets
-# go of them.
+# Now the real model on your cache. `answer` looks a prompt up, computes the rest, publishes the full blocks and lets go.
 #
-# One thing needs care. The model gives the next word only for a token that it computes. **Guess first.** The whole
-# prompt is cached, all 48 tokens, three full blocks. How many hits may we use?
+# The model gives a next word only for a token that it computes. **Guess first.** A prompt of 48 tokens is cached as a
+# whole, three full blocks. How many hits may we use?
+
 
 # %%
 def answer(cache, ids, num_new=12, extra_keys=None, chain=None):
@@ -614,8 +610,8 @@ def answer(cache, ids, num_new=12, extra_keys=None, chain=None):
 print("hits that may be used, of 3:", (48 - 1) // 16)
 
 # %% [markdown]
-# Two. With all three there would be no token left to compute, and no word would come out. A small engine crashed on just
-# that: a repeated prompt whose length is a multiple of the block size
+# Two. With all three there would be no token to compute, and no word would come out. Engines have crashed on just that,
+# a repeated prompt whose length is a multiple of the block size
 # ([GeeeekExplorer/nano-vllm#114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)).
 
 # %%
@@ -629,42 +625,47 @@ def chat(text):
     return tokenizer.chat([{"role": "system", "content": instructions}, {"role": "user", "content": text}])
 
 
-questions = ["Do you have books about whales?", "Where can I read newspapers?"]
+questions = ["Do you have books about whales?", "Can I bring my dog?"]
 cache = parts.prefix_cache(parts.block_allocator(24))
 for text in questions:
     ids = chat(text)
     started = time.perf_counter()
-    new_ids, cached = answer(cache, ids)
-    seconds = time.perf_counter() - started
-    plain = generate(smol.model, ids, 12, GrowingCache(config.num_hidden_layers))
-    print(f"{len(ids)} prompt tokens, {cached} of them cached; same answer as without: {new_ids == plain}")
-    print(f"measured: {seconds:.2f} s for prompt and 12 tokens")
+    _, cached = answer(cache, ids, num_new=1)
+    print(f"{len(ids)} prompt tokens, {cached} of them out of the cache")
+    print(f"measured: {1000 * (time.perf_counter() - started):.0f} ms to the first token")
 
 # %% [markdown]
-# The second chat computed a quarter of its prompt. It saved memory, and above all work: a long prompt's time to first
-# token is nearly all prefill.
+# The second chat computed 17 tokens instead of 65. That saves work above all: the wait for a first token is nearly all
+# prefill. Are the answers the same as without a cache?
+
+# %%
+for text in questions:
+    new_ids, cached = answer(cache, chat(text))
+    plain = generate(smol.model, chat(text), 12, GrowingCache(config.num_hidden_layers))
+    print(f"{cached} tokens cached, same answer: {new_ids == plain}, {tokenizer.decode(new_ids)!r} ...")
+
+# %% [markdown]
+# The same, word for word. (So small a model is polite rather than right.)
 
 # %% [markdown]
 # ## A weak hash, and what it is good for
 #
-# Why SHA-256, when shorter and faster hashes abound? Here is a classic, used for texts in many languages' libraries:
-# multiply by 31, add, go on.
+# Why SHA-256? Here is a shorter one, with which Java hashes its strings: multiply by 31, add the next.
+
 
 # %%
 def weak_chain(token_ids, block_size, extra_keys=None):
     digests, value = [], 1
     for i in range(len(token_ids) // block_size):
         for token in token_ids[i * block_size : (i + 1) * block_size]:
-            value = value * 31 + token
-        digests.append(value.to_bytes(99, "big"))
+            value = (value * 31 + token) % 2**128
+        digests.append(value.to_bytes(16, "big"))
     return digests
 
 
-check("prefix_hash_chain", weak_chain, keep=False)
-
 # %% [markdown]
-# It can be turned round by hand: one more in a token is 31 less in the next. Somebody wants to spoil what *others* ask
-# about Norway:
+# 128 bits, but they can be worked out by hand: one more in a token is 31 less in the next. Somebody wants to spoil what
+# *others* ask about Norway:
 
 # %%
 victim = tokenizer.encode(
@@ -679,10 +680,10 @@ print("31 divides the difference:", (norway - france) % 31 == 0)
 print("attack:", repr(tokenizer.decode(attack[9:17])))
 
 # %% [markdown]
-# Nonsense, but nobody needs to understand it. The attacker sends it, and its first block is published. Then the victim
-# asks its own question.
+# "capitalace" is nonsense, but nobody reads it. The attacker sends this, and its first block is published. Then the
+# victim asks its own question.
 #
-# **Guess first.** What does the victim get to read, with the weak hash and with yours?
+# **Guess first.** What does the victim read, with the weak hash and with yours?
 
 # %%
 for name, chain in (("weak hash", weak_chain), ("parts.prefix_hash_chain", parts.prefix_hash_chain)):
@@ -692,19 +693,20 @@ for name, chain in (("weak hash", weak_chain), ("parts.prefix_hash_chain", parts
     print(f"{name:24} {cached:2} tokens out of the cache: the capital of Norway is{tokenizer.decode(new_ids)}")
 
 # %% [markdown]
-# No error, no warning. The victim's first block was the attacker's, who had asked about France.
+# No error, no warning: the victim's first block was the attacker's, who had asked about France.
 #
-# vLLM had this hole in milder form: Python's own `hash` was its digest
-# ([CVE-2025-25183](https://github.com/vllm-project/vllm/security/advisories/GHSA-rm76-4mrf-v9r8)). It is not made to
-# withstand somebody who searches. SHA-256 is: nobody has ever shown two texts with the same digest.
+# vLLM once used Python's own `hash`
+# ([CVE-2025-25183](https://github.com/vllm-project/vllm/security/advisories/GHSA-rm76-4mrf-v9r8)), which is not made to
+# withstand somebody who searches. SHA-256 is: nobody has ever shown two texts with the same digest. (The other defence
+# is to keep the tokens, and compare them at every hit.)
 
 # %% [markdown]
 # ## The other way round: listening
 #
-# A strong hash leaves one leak. A hit is fast, a miss is slow. So a stranger can find out whether somebody has sent a
-# certain text: send it, and look at the clock.
+# One leak remains. A hit is fast, a miss is slow. So whoever wants to know if a certain text was sent can send it, and
+# look at the clock.
 #
-# **Guess first.** How can two customers be kept apart, without two caches?
+# **Guess first.** How can two customers be kept apart in one cache?
 
 # %%
 secret = chat("Has the book about how to leave your employer come back yet?")
@@ -715,32 +717,35 @@ for salt in ("customer 1", "customer 2"):
     print(f"{salt}: {cached} tokens out of the cache")
 
 # %% [markdown]
-# A **salt**, an extra key in the first block. The chain carries it on to all others, so customers with different salts
-# never meet. The price: they don't share instructions either.
+# By a **salt**, an extra key in the first block. The chain carries it on, so customers with different salts never meet.
+# The price: they don't share instructions either.
 
 # %% [markdown]
 # ## A small pool
 #
-# Last, the cache under pressure: 14 blocks, five chats that need up to 7 each. Every answer must be as without a cache,
-# and every block must come back.
+# Last, the cache under pressure: 6 blocks. A chat needs 5 of them, 3 for the instructions.
+#
+# **Guess first.** The fifth chat asks the first question again. All its four full blocks were published once. How many
+# are still there?
 
 # %%
-cache = parts.prefix_cache(parts.block_allocator(14))
-for text in (*questions, "Can I bring my dog?", "Is there a quiet room?", questions[0]):
+cache = parts.prefix_cache(parts.block_allocator(6))
+for text in (*questions, "Is there a quiet room?", "What time do you close today?", questions[0]):
     new_ids, cached = answer(cache, chat(text), num_new=4)
     plain = generate(smol.model, chat(text), 4, GrowingCache(config.num_hidden_layers))
-    print(f"{cached:2} tokens cached, same answer: {new_ids == plain}, free: {cache.num_free} of 14")
+    print(f"{cached // 16} blocks from the cache, same answer: {new_ids == plain}, free again: {cache.num_free} of 6")
 
 # %% [markdown]
-# Free is 14 after every chat, because cached blocks count as free. The instructions were never evicted: each chat used
-# them again, so they were never the least recently used.
-#
+# Three. Every chat used the instructions again, so they were never the least recently used. The fourth block of the
+# first chat was, and had to go. (All 6 are free each time, for cached blocks count as free.)
+
+# %% [markdown]
 # ## What this leaves out
 #
-# - **Who publishes when.** Here one request ran at a time. In a batch, a block must not be published before all layers
-#   have written it. Lesson 7's engine does that after each step.
-# - **Trees.** SGLang keeps prefixes in a radix tree, token by token, instead of a map of full blocks.
-# - **Twins.** Two requests that compute the same block at the same time keep one each. Only the older can be found.
+# - **When to publish.** In a batch, not before all layers have written the block: lesson 7's engine does it after each
+#   step.
+# - **Trees.** SGLang keeps prefixes in a tree, token by token, instead of a map of full blocks.
+# - **Twins.** Two requests that compute the same block at the same time keep one each. Only the older is found.
 
 # %% [markdown]
 # ## What you learned
