@@ -209,8 +209,8 @@ class ScheduleTrace:
             state = "swapped"
         elif preempted or status == "PREEMPTED":
             state = "preempted"
-        elif not status and before and (before.state == "preempted" or (had and not computed)):
-            state = "preempted"  # it said nothing, but what it had computed is gone
+        elif before and not computed and (had or before.state == "preempted"):
+            state = "preempted"  # its status does not say so, but what it had computed is gone
         else:
             state = "waiting"
         return Moment(state, num_scheduled, int(computed), int(num_tokens), blocks, reason)

@@ -200,13 +200,14 @@ class _Loop:
         self.num_blocks = getattr(self.allocator, "num_blocks", None)
         self.now = 0.0
         self.unfinished: dict[str, tuple[RequestMetrics, Request]] = {}
+        self.computed: set[str] = set()  # who had computed tokens when the last step ended
         self.left: list[Request] = []  # finished, and in the trace as long as they hold memory
         self.num_steps = self.num_computed = self.num_preemptions = self.empty_steps = 0
         self.busy_time = self.batch_time = self.block_time = self.slot_time = 0.0
 
     def step(self) -> bool:
         """One step. Returns whether anything was computed."""
-        output = SchedulerOutput.of(self.scheduler.schedule())
+        output = self._scheduled()
         self._check(output)
         self.num_preemptions += len(output.preempted)
         if not output.scheduled:
@@ -219,6 +220,7 @@ class _Loop:
         started, self.now = self.now, self.now + seconds
         for request, num_tokens in output.scheduled:
             request.num_computed_tokens += num_tokens
+            self.computed.add(request.request_id)
             metrics, _ = self.unfinished[request.request_id]
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = started
@@ -231,6 +233,17 @@ class _Loop:
             self.trace.record(requests, output, self.allocator, self.now, started)
         self.left = [request for request in self.left if getattr(request.table, "blocks", None)]
         return True
+
+    def _scheduled(self) -> SchedulerOutput:
+        result = self.scheduler.schedule()
+        output = SchedulerOutput.of(result)
+        if output is not result:  # a plain list does not name those who had to leave
+            gone = [request for _, request in self.unfinished.values() if not request.num_computed_tokens]
+            output.preempted = [request for request in gone if request.request_id in self.computed]
+            for request in output.preempted:
+                request.num_preemptions += 1
+                self.computed.remove(request.request_id)
+        return output
 
     def _sample(self, request: Request) -> bool:
         """One more token, if the request is computed up to its newest. Returns whether it was the last."""
