@@ -279,12 +279,9 @@ runs = sharing.figure_15([ALPACA, SHAREGPT], num_requests=10, **mine)
 print(sharing.table(runs))
 
 # %%
-import matplotlib.pyplot as plt
-
 from pagedlab.sim.plots import plot_sharing
 
 plot_sharing(runs)
-plt.show()
 
 # %% [markdown]
 # Beams save two to four times as much. More sequences save more, and so do longer prompts. The order is the paper's,
