@@ -324,7 +324,7 @@ def kv_write(keys, values, key_cache, value_cache, slot_mapping) -> None:
     )
     # fmt: on
     chosen = write_float32 if keys.dtype == torch.float32 else write_bfloat16
-    chosen.run(arguments, torch.get_num_threads() if num_tokens >= 64 else 1)
+    chosen.run(arguments, torch.get_num_threads() if num_tokens >= 16 else 1)
 
 
 def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale):

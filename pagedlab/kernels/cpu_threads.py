@@ -132,14 +132,18 @@ _one_at_a_time = threading.RLock()
 @contextmanager
 def _said_if_slow():
     """A line for whoever waits: this is done once, and never again on this machine."""
-    message = "pagedlab: compiling for this processor, once (up to half a minute)"
-    timer = threading.Timer(2.0, functools.partial(print, message, file=sys.stderr, flush=True))
+    timer = threading.Timer(2.0, _say)
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+@functools.cache  # so only the first time
+def _say():
+    print("pagedlab: compiling for this processor, once (up to half a minute)", file=sys.stderr, flush=True)
 
 
 @contextmanager
