@@ -533,6 +533,10 @@ class PrefixCache:
             self.allocator.share([block])
             self.block_of[digest] = block
             self.digest_of[block] = digest
+
+    @property
+    def cached_free_blocks(self):  # for the picture below
+        return tuple(self.idle)
         ### END SOLUTION
 
 
@@ -546,7 +550,8 @@ parts
 # %% [markdown]
 # ## Watching a hit
 #
-# Two requests that begin with the same eight words, one after the other, in blocks of 4.
+# Two requests that begin with the same eight words, one after the other, in blocks of 4. (The picture shows which blocks
+# are cached and free if your class says so: a property `cached_free_blocks`, a tuple.)
 
 # %%
 recorder = Recorder(parts.prefix_cache(parts.block_allocator(6)), block_size=4, num_blocks=6)
@@ -577,7 +582,7 @@ for step in recorder.steps[1:]:
     print(f"{step.index}: {step.caption}")
 
 # %% [markdown]
-# At step 6 A has gone, and nobody holds its blocks. At step 7 B finds two of them. The third was not full, so it had no
+# At step 6 A has gone, and nobody holds its blocks. At step 7 B finds two of them. The third was not full, so it has no
 # digest.
 
 # %% [markdown]
