@@ -29,6 +29,7 @@ class CachedPool(Replay):
         self.lru = lru
         self.published: dict[bytes, int] = {}
         self.idle: list[int] = []  # cached, without a holder; the longest so first
+        self.left_in: dict[int, int] = {}  # the call in which a block's last holder let go
         self.content: dict[int, bytes] = {}  # what the block's last owner wrote into it
 
         def make(num_blocks):
@@ -68,6 +69,14 @@ class CachedPool(Replay):
 
     def taken_too_early(self, block: int, first: int) -> None:
         names = {block: digest for digest, block in self.published.items()}
+        if self.left_in[block] == self.left_in[first]:
+            raise self.wrong(
+                f"Block {block} ({names[block]}) was evicted before block {first} ({names[first]}), which was named "
+                f"before it in the same free.",
+                "A request names its last block first, so that the end of a text goes before its beginning.",
+                block,
+                first,
+            )
         raise self.wrong(
             f"Block {block} ({names[block]}) was evicted; block {first} ({names[first]}) has been without a holder for "
             f"longer.",
@@ -80,6 +89,7 @@ class CachedPool(Replay):
         super().free(name, blocks, hint)
         cached = set(self.published.values())
         self.idle += [block for block in blocks if block in cached and not self.ref_count(block)]
+        self.left_in.update(dict.fromkeys(blocks, self.calls))
 
     def write(self, block: int, digest: bytes) -> None:
         self.content[block] = digest

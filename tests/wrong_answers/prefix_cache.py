@@ -289,19 +289,19 @@ class BlockKeepsItsHash(Right):
         self.allocator.free([block])
 
 
-@wrong(TAILS, "has been without a holder for longer")
+@wrong(TAILS, "was named before it in the same free")
 class HeadsFirst(Right):
     def let_go(self, blocks):
         super().let_go(blocks[::-1])
 
 
-@wrong(TAILS, "has been without a holder for longer")
+@wrong(TAILS, "was named before it in the same free")
 class LastInFirstOut(Right):
     def next_to_go(self):
         return next(reversed(self.idle))
 
 
-@wrong(TAILS, "has been without a holder for longer")
+@wrong(TAILS, "was named before it in the same free")
 class ByAgeOfPublication(Right):
     """In the order of publication; being used does not count."""
 
@@ -326,7 +326,7 @@ class ComesBackToItsOldPlace(Right):
         return min(self.idle, key=self.order.get)
 
 
-@wrong(TAILS, "has been without a holder for longer")
+@wrong(TAILS, "was named before it in the same free")
 class LowestNumberFirst(Right):
     def next_to_go(self):
         return min(self.idle)

@@ -53,7 +53,7 @@ def one_more_holder(answer, b, n, forks, seed):
 
 @promise("The first writer into a shared block copies it", examples=30, b=BLOCK_SIZE, n=WHICH, more=WHICH, seed=SEED)
 def first_writer_copies(answer, b, n, more, seed):
-    family = Family(answer, max(b, 2), 12, seed)
+    family = Family(answer, max(b, 2), 6, seed)
     family.start(last_block(n, more, max(b, 2)))
     family.fork("A")
     family.append("AB"[seed % 2], 1)
@@ -61,7 +61,7 @@ def first_writer_copies(answer, b, n, more, seed):
 
 @promise("A full last block is not copied", examples=30, b=BLOCK_SIZE, n=WHICH, seed=SEED)
 def full_block(answer, b, n, seed):
-    family = Family(answer, b, 12, seed)
+    family = Family(answer, b, 6, seed)
     family.start(n * b)
     family.fork("A")
     for name in "AB":
@@ -73,7 +73,7 @@ def full_block(answer, b, n, seed):
 )
 def last_writer(answer, b, n, more, ends, seed):
     b = max(b, 2)
-    family = Family(answer, b, 16, seed)
+    family = Family(answer, b, 8, seed)
     family.start(last_block(n, more, b))
     family.append("A", 1)  # alone: nothing to copy
     family.fork("A")
