@@ -61,8 +61,10 @@ class Bench:
         return engine
 
     def reference(self, workload: str):
-        """Outputs of repetition 0 by transformers in float32; None if transformers cannot be had."""
-        requests = self.requests(workload, 0)
+        """Outputs of repetition 0 by transformers in float32; None if that is not installed, and not asked for."""
+        requests, wanted = self.requests(workload, 0), [settings.ENGINES[name] for name in self.options.engines]
+        if not (self.options.exact or "transformers" in wanted or environments.is_installed("transformers")):
+            return None
         try:
             return reference.outputs(workload, requests, lambda: self.start("transformers-static", "float32"))
         except (environments.PeerNotInstalledError, PeerFailedError) as error:
@@ -252,9 +254,7 @@ def measure_starts(bench: Bench) -> dict:
     """Each engine started twice (the second finds compiled code and the file cache warm), then one run of `mixed`."""
     results = {}
     for dtype in bench.options.dtypes:
-        print(
-            f"\n| {dtype} | first start, s | second start, s | peak after mixed, GiB |\n|---|---|---|---|", flush=True
-        )
+        rows = [f"\n| {dtype} | first start, s | second start, s | peak after mixed, GiB |", "|---|---|---|---|"]
         for name in bench.options.engines:
             seconds = []
             try:
@@ -271,7 +271,8 @@ def measure_starts(bench: Bench) -> dict:
                 continue
             gib = engine.peak_bytes / 2**30
             results.setdefault(dtype, {})[name] = {"start_seconds": seconds, "peak_mib": gib * 1024}
-            print(f"| {name} | {seconds[0]:.1f} | {seconds[1]:.1f} | {gib:.2f} |", flush=True)
+            rows.append(f"| {name} | {seconds[0]:.1f} | {seconds[1]:.1f} | {gib:.2f} |")
+        print("\n".join(rows), flush=True)
     return results
 
 
