@@ -23,9 +23,11 @@ help:
 lab: setup
 	@$(RUN) -m pagedlab lab
 
+# Two workers with a thread each: threads that outnumber the cores wait for each other.
 test: setup-dev
 	@$(RUN) -m pagedlab fetch
-	@$(RUN) -m pytest -n 2
+	@$(RUN) -m pagedlab.engine.warm_up
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2
 
 notebooks: setup-dev
 	@$(RUN) -m pagedlab fetch
@@ -33,7 +35,7 @@ notebooks: setup-dev
 
 bench: setup-dev
 	@$(RUN) -m pagedlab fetch
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(RUN) "$$script"; done
+	@set -e; for script in $(filter-out benchmarks/fuzz.py benchmarks/serving_workload.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(RUN) "$$script"; done
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis screenshots

@@ -4,10 +4,12 @@ JupyterLab runs in this process, so there is one thing to stop and nothing is le
 in the learner's folder: another JupyterLab of the same user neither sees nor changes them.
 """
 
+import contextlib
 import json
 import os
 import secrets
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -54,6 +56,7 @@ def run_lab(port: int = 8888, browser: bool = True, fetch: bool = True) -> int:
         print(line)
     if fetch:
         _get_model()
+        _compile_ahead()
     listening = take_port(port)
     port = listening.getsockname()[1]
     settings = write_settings(workspace.home)
@@ -169,6 +172,13 @@ def _get_model() -> None:
         fetch.fetch(progress=True)
     except PagedLabError as error:
         print(f"{error}\n\nThe lessons open without the model. Get it later with 'pagedlab fetch'.", file=sys.stderr)
+
+
+def _compile_ahead() -> None:
+    """What the engine runs on, in a process of its own, so that no lesson has to wait for it."""
+    nowhere = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with contextlib.suppress(OSError):  # then the first lesson that needs it compiles
+        subprocess.Popen([sys.executable, "-m", "pagedlab.engine.warm_up"], **nowhere)
 
 
 def _serve(argv: list[str], listening: socket.socket) -> int:

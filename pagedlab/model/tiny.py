@@ -16,8 +16,12 @@ def tiny_llama(
     head_dim: int = 8,
     vocab_size: int = 97,
     dtype: torch.dtype = torch.float32,
+    fast: bool = False,
 ) -> Llama:
-    """A model on the CPU. The same arguments give the same weights; torch's own random state is left alone."""
+    """A model on the CPU. The same arguments give the same weights; torch's own random state is left alone.
+
+    `fast=True` packs its matrices, which are too small to gain from it.
+    """
     config = ModelConfig(
         vocab_size=vocab_size,
         hidden_size=num_heads * head_dim,
@@ -38,4 +42,4 @@ def tiny_llama(
         scale = 1.0 if name == "model.embed_tokens.weight" else 1 / math.sqrt(shape[1])
         return (scale * torch.randn(shape, generator=generator)).to(dtype)
 
-    return Llama(config, weights, fast=False)  # packing is for matrices that do not fit the processor's caches
+    return Llama(config, weights, fast)
