@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import torch
 
 from pagedlab.engine.params import SamplingParams
+from pagedlab.model import pointwise
 
 FIRST_TRY = 1024
 """Sorting a vocabulary is slow, and the likely tokens are few. top_p looks at so many first, and at all if it must."""
@@ -37,9 +38,10 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Seq
 
     ValueError: a row has NaN in it. Somebody read keys and values that nobody had written.
     """
-    largest, tokens = logits.max(dim=-1)
-    if largest.isnan().any():
-        raise ValueError(f"row {int(largest.isnan().nonzero()[0])} of the logits has NaN in it")
+    tokens = pointwise.largest(logits)
+    chosen = tokens.tolist()
+    if -1 in chosen:
+        raise ValueError(f"row {chosen.index(-1)} of the logits has NaN in it")
     groups = defaultdict(list)  # rows that are shaped alike go together
     for row, wanted in enumerate(params):
         if wanted.temperature > 0:
@@ -47,12 +49,13 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Seq
             groups[top_k, wanted.top_p < 1].append(row)
     for (top_k, nucleus), rows in groups.items():
         temperature = logits.new_tensor([params[row].temperature for row in rows], dtype=torch.float32)
+        largest = logits[rows, tokens[rows]].float()[:, None]
         # The largest becomes 0 first, so that no temperature is too low: at worst all others become -inf.
-        scaled = (logits[rows].float() - largest[rows, None]) / temperature.clamp(min=1e-9)[:, None]
+        scaled = (logits[rows].float() - largest) / temperature.clamp(min=1e-9)[:, None]
         draws = temperature.new_tensor([uniforms[row] for row in rows], dtype=torch.float64)[:, None]
         top_p = temperature.new_tensor([params[row].top_p for row in rows])[:, None] if nucleus else None
         tokens[rows] = _draw_group(scaled, top_k, top_p, draws)
-    return tokens.tolist()
+    return tokens.tolist() if groups else chosen
 
 
 def _draw_group(scaled: torch.Tensor, top_k: int, top_p: torch.Tensor | None, draws: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,18 @@ import numpy as np
 import torch
 from numba import carray
 
-from pagedlab.kernels.cpu_numbers import READABLE, compiled, compiled_sum, exp, read, write
+from pagedlab.kernels.cpu_numbers import (
+    READABLE,
+    _bits_to_float,
+    _float_to_bits,
+    compiled,
+    compiled_sum,
+    read,
+    write,
+)
 from pagedlab.kernels.cpu_threads import arguments_of, kernel, pointer, take
 
-__all__ = ["READABLE", "add_norm", "rotate_", "silu_mul"]
+__all__ = ["READABLE", "add_norm", "largest", "rotate_"]
 
 ANY = 1 << 60
 ALONE = 1 << 15
@@ -21,8 +29,10 @@ ALONE = 1 << 15
 
 AddNorm = arguments_of("AddNorm", "hidden update weight normed width", "eps")
 Rotation = arguments_of("Rotation", "heads token_stride num_heads head_dim cos sin")
-Gating = arguments_of("Gating", "gate_up out width")
-Rows = arguments_of("Rows", "rows width chosen")
+Rows = arguments_of("Rows", "rows stride width chosen")
+
+SEARCHED = 512
+"""So many numbers of a row are looked through at once: their largest first, and only in the best ones where it is."""
 
 
 @compiled
@@ -91,24 +101,50 @@ def rotate_rows(arguments, dtype):
 
 
 @compiled
-def gate_row(gate, up, out):
-    for i in range(len(out)):
-        x = read(gate[i])
-        write(out, i, x / (np.float32(1) + exp(min(-x, np.float32(88)))))
-        write(out, i, read(out[i]) * read(up[i]))
+def ordered_bits(number):
+    """A float32's bits as an integer that is larger for a larger number: integers are compared without exceptions.
+
+    NaN comes out above infinity or below minus infinity.
+    """
+    return flip(_float_to_bits(number))
 
 
 @compiled
-def gate_rows(arguments, dtype):
+def flip(bits):
+    """All bits but the sign, if the sign is negative: it was written as size and sign. Twice is as it was."""
+    return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@compiled
+def first_largest(row):
+    """The index of the largest number of a row, the first of equal ones. -1: there is a NaN."""
+    best, best_start, lowest, highest = np.float32(-np.inf), 0, np.int32(0), np.int32(0)
+    for start in range(0, len(row), SEARCHED):
+        part = row[start : start + SEARCHED]
+        low = high = ordered_bits(read(part[0]))
+        for i in range(len(part)):
+            bits = ordered_bits(read(part[i]))
+            low, high = min(low, bits), max(high, bits)
+        lowest, highest = min(lowest, low), max(highest, high)
+        if _bits_to_float(flip(high)) > best:
+            best, best_start = _bits_to_float(flip(high)), start
+    if lowest < ordered_bits(np.float32(-np.inf)) or highest > ordered_bits(np.float32(np.inf)):
+        return -1
+    for i in range(best_start, len(row)):
+        if read(row[i]) == best:
+            return i
+    return 0  # not reached
+
+
+@compiled
+def choose_rows(arguments, dtype):
     a = carray(arguments, 1)[0]
-    gate_up, out = carray(pointer(a.gate_up, dtype), (ANY,)), carray(pointer(a.out, dtype), (ANY,))
+    rows, chosen = carray(pointer(a.rows, dtype), (ANY,)), carray(pointer(a.chosen, np.int64), (ANY,))
     while True:
         item = take(arguments)
         if item >= a.num_items:
             break
-        start, width = 2 * item * a.width, a.width
-        gate, up = gate_up[start : start + width], gate_up[start + width : start + 2 * width]
-        gate_row(gate, up, out[item * width : (item + 1) * width])
+        chosen[item] = first_largest(rows[item * a.stride : item * a.stride + a.width])
 
 
 def add_norm(hidden, update, weight, eps):
@@ -132,13 +168,12 @@ def rotate_(heads, cos, sin):
     return heads
 
 
-def silu_mul(gate_up):
-    """silu(gate) * up, for gate and up side by side: `[num_tokens, 2 * width]` to `[num_tokens, width]`."""
-    num_tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = gate_up.new_empty(num_tokens, width)
-    arguments = Gating(0, num_tokens, gate_up.data_ptr(), out.data_ptr(), width)
-    (gate_float32 if gate_up.dtype == torch.float32 else gate_bfloat16).run(arguments, _threads(gate_up))
-    return out
+def largest(rows):
+    """The index of each row's largest number, the first of equal ones; -1 for a row with NaN. `[num_rows, width]`."""
+    chosen = torch.empty(rows.shape[0], dtype=torch.int64)
+    arguments = Rows(0, rows.shape[0], rows.data_ptr(), rows.stride(0), rows.shape[1], chosen.data_ptr())
+    (choose_float32 if rows.dtype == torch.float32 else choose_bfloat16).run(arguments, _threads(rows))
+    return chosen
 
 
 def _threads(tensor) -> int:
@@ -165,11 +200,11 @@ def rotate_bfloat16(arguments):
     rotate_rows(arguments, np.uint16)
 
 
-@kernel(Gating)
-def gate_float32(arguments):
-    gate_rows(arguments, np.float32)
+@kernel(Rows)
+def choose_float32(arguments):
+    choose_rows(arguments, np.float32)
 
 
-@kernel(Gating)
-def gate_bfloat16(arguments):
-    gate_rows(arguments, np.uint16)
+@kernel(Rows)
+def choose_bfloat16(arguments):
+    choose_rows(arguments, np.uint16)

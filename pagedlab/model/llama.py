@@ -20,7 +20,7 @@ from pagedlab.attention import attention
 from pagedlab.cache.protocol import KVCache, NoCache
 from pagedlab.model import pointwise
 from pagedlab.model.config import ModelConfig
-from pagedlab.model.linear import Linear
+from pagedlab.model.linear import GatedLinear, Linear
 
 Weights = Callable[[str, tuple[int, ...]], torch.Tensor]
 """`weights(name, shape)` gives one tensor by its Hugging Face name, or raises if it is missing or has another shape."""
@@ -96,19 +96,17 @@ class Attention:
 
 
 class FeedForward:
-    """SwiGLU: one projection decides how much of the other one passes. Both are one matrix (`gate_up`)."""
+    """SwiGLU: one projection (`gate`) decides how much of the other one (`up`) passes: `silu(gate) * up`."""
 
     def __init__(self, config: ModelConfig, weights: Weights, prefix: str, fast: bool):
         wide, narrow = config.intermediate_size, config.hidden_size
-        gate_up = [
-            weights(f"{prefix}.gate_proj.weight", (wide, narrow)),
-            weights(f"{prefix}.up_proj.weight", (wide, narrow)),
-        ]
-        self.gate_up = Linear(torch.cat(gate_up), fast)
+        gate = weights(f"{prefix}.gate_proj.weight", (wide, narrow))
+        up = weights(f"{prefix}.up_proj.weight", (wide, narrow))
+        self.gate_up = GatedLinear(gate, up, fast)  # both in one pass
         self.down = Linear(weights(f"{prefix}.down_proj.weight", (narrow, wide)), fast)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(pointwise.silu_and_multiply(self.gate_up(x)))
+        return self.down(self.gate_up(x))
 
 
 class Layer:

@@ -1,4 +1,4 @@
-"""The small operations between the matrix products: norm, rotation, gate.
+"""The small operations between the matrix products: norm, rotation, gate, choice.
 
 Each is written here in plain torch, to be read, and this form runs for any dtype and device. For float32 and bfloat16
 on the CPU the same is done by a compiled loop (`pagedlab.kernels.cpu_pointwise`) where numba works: one pass over the
@@ -45,11 +45,17 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
 
 
 def silu_and_multiply(gate_up: torch.Tensor) -> torch.Tensor:
-    """`silu(gate) * up` for both side by side: `[num_tokens, 2 * width]` to `[num_tokens, width]`."""
-    if compiled := _compiled(gate_up):
-        return compiled.silu_mul(gate_up)
+    """`silu(gate) * up` for both side by side: `[num_tokens, 2 * width]` to `[num_tokens, width]`. Always in torch."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up
+
+
+def largest(rows: torch.Tensor) -> torch.Tensor:
+    """The index of each row's largest number, the first of equal ones; -1 for a row with NaN. `[num_rows, width]`."""
+    if rows.numel() and (compiled := _compiled(rows)):
+        return compiled.largest(rows)
+    numbers, indices = rows.max(dim=-1)
+    return indices.where(~numbers.isnan(), -1)
 
 
 def _compiled(x: torch.Tensor, *others: torch.Tensor):
