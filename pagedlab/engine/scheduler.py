@@ -21,7 +21,7 @@ Sources: the vLLM paper, sections 4.3 to 4.5 (arXiv:2309.06180); Sarathi-Serve f
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from itertools import chain, count
 from operator import attrgetter
 
@@ -51,6 +51,7 @@ class Scheduler:
     - `table_class`, `split_budget`: your own `BlockTable` and `chunked_prefill`
 
     An allocator that has `lookup` and `publish` (`pagedlab.cache.prefix.PrefixCache`) is used as a prefix cache.
+    Blocks can be found once their step is over. Whoever would compute the same ones in the same step waits for them.
     """
 
     def __init__(
@@ -280,11 +281,13 @@ class Scheduler:
         if not self.swapped and not self.waiting:
             return
         budget, seats = self.max_num_batched_tokens - output.num_tokens, self._free_seats()
+        coming = self._blocks_to_come(output.scheduled)
         while budget > 0 and (request := self._first_in_line()) and request.seats <= seats:
-            if not self._admit(request, budget, output):
+            if not self._admit(request, budget, output, coming):
                 break
             budget -= output.scheduled[-1][1]
             seats -= request.seats
+            coming |= self._blocks_to_come(output.scheduled[-1:])
 
     def _first_in_line(self) -> Request | None:
         """While anybody is swapped out, nobody new comes in: the swap space need not be larger than the pool."""
@@ -293,8 +296,12 @@ class Scheduler:
     def _free_seats(self) -> int:
         return self.max_num_seqs - sum(request.seats for request in self.running)
 
-    def _admit(self, request: Request, budget: int, output: SchedulerOutput) -> bool:
-        """Give a request a table and its first tokens, if there is room. If not, nothing has changed."""
+    def _admit(self, request: Request, budget: int, output: SchedulerOutput, coming: Set[bytes] = frozenset()) -> bool:
+        """Give a request a table and its first tokens, if there is room. If not, nothing has changed.
+
+        `coming`: names of blocks that somebody computes in this step. Who would compute the same waits a step, and
+        finds it.
+        """
         swapped = request.status is RequestStatus.SWAPPED
         table = self.table_class(self.block_size)
         try:
@@ -305,7 +312,8 @@ class Scheduler:
             (num_tokens,) = self._shares([request.num_tokens - num_stored], budget)
             needed = blocks_needed(request.num_tokens, self.block_size) - len(table.blocks)
             keep_free = self.watermark_blocks if self.running else 0  # with nobody there, nobody needs it
-            if num_tokens == 0 or needed + keep_free > self.allocator.num_free:
+            waits = not swapped and self._next_name(request, len(hits)) in coming
+            if waits or num_tokens == 0 or needed + keep_free > self.allocator.num_free:
                 table.free(self.allocator)
                 return False
             if swapped:
@@ -354,6 +362,23 @@ class Scheduler:
             return []
         num_blocks = (request.num_tokens - 1) // self.block_size
         return self.allocator.lookup(self._hashes(request, num_blocks))
+
+    def _blocks_to_come(self, scheduled: list[tuple[Request, int]]) -> set[bytes]:
+        """Names of the blocks that these tokens will fill."""
+        names: set[bytes] = set()
+        if self._caches_prefixes:
+            for request, num_tokens in scheduled:
+                num_full = (request.num_computed_tokens + num_tokens) // self.block_size
+                if num_full > request.num_published_blocks:
+                    names.update(self._hashes(request, num_full)[request.num_published_blocks :])
+        return names
+
+    def _next_name(self, request: Request, num_hits: int) -> bytes | None:
+        """Of the first block that it did not find; None if that is the one with its last token, or prefixes are not
+        kept."""
+        if not self._caches_prefixes or num_hits >= (request.num_tokens - 1) // self.block_size:
+            return None
+        return self._hashes(request, num_hits + 1)[num_hits]
 
     def _publish(self, request: Request, num_full: int) -> None:
         hashes = self._hashes(request, num_full)

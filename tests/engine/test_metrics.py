@@ -65,7 +65,7 @@ def test_engine_metrics(engine):
         return schedule()
 
     engine.scheduler.schedule = slow_schedule
-    for prompt in ([1] * 9, [1] * 9, [2] * 3):
+    for prompt in ([1] * 9, [3] * 9, [2] * 3):
         engine.add(prompt, SamplingParams(max_tokens=2))
     engine.step()
     metrics = engine.metrics

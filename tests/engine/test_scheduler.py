@@ -565,3 +565,32 @@ def test_bad_keys_are_refused_when_the_request_comes():
     with pytest.raises(TypeError, match="extra key"):
         server.add("a", prompt(8), 2, extra_keys=[("image",)])
     assert not server.scheduler.requests
+
+
+def test_who_would_compute_the_same_waits_a_step_and_finds_it():
+    server = Server(60, 4, prefix_cache=True)
+    server.add("first", prompt(11), 2)
+    twin = server.add("twin", prompt(11), 2)
+    server.add("behind", prompt(6, 500), 2)
+    assert scheduled(server.step()) == [("first", 11)]  # nobody overtakes: who stands behind the twin waits as well
+    assert scheduled(server.step()) == [("first", 1), ("twin", 3), ("behind", 6)]
+    assert twin.num_cached_tokens == 8
+    server.run()
+
+
+def test_a_long_prompt_that_two_have_is_computed_once_chunk_by_chunk():
+    server = Server(60, 4, prefix_cache=True, max_num_batched_tokens=8)
+    server.add("first", prompt(24), 1)
+    twin = server.add("twin", prompt(24), 1)
+    steps = [scheduled(server.step()) for _ in range(4)]
+    assert steps == [[("first", 8)], [("first", 8)], [("first", 8)], [("twin", 4)]]
+    assert twin.num_cached_tokens == 20
+    server.run()
+
+
+def test_a_common_beginning_within_a_block_keeps_nobody_waiting():
+    server = Server(60, 16, prefix_cache=True)
+    server.add("one", prompt(12), 2)
+    server.add("other", prompt(12), 2)
+    assert scheduled(server.step()) == [("one", 12), ("other", 12)]
+    server.run()
