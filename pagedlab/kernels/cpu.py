@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numba import carray
 
-from pagedlab.kernels import reference
+from pagedlab.kernels import cpu_tiles, gemm, reference
 from pagedlab.kernels.cpu_loops import (
     TILE_TOKENS,
     add_values,
@@ -30,29 +30,21 @@ from pagedlab.kernels.cpu_loops import (
     to_weights,
     transpose,
 )
-from pagedlab.kernels.cpu_numbers import READABLE, compiled, exp, write
+from pagedlab.kernels.cpu_numbers import READABLE, compiled, exp
+from pagedlab.kernels.cpu_pages import ANY, Pages, write_row
 from pagedlab.kernels.cpu_threads import arguments_of, kernel, pointer, take
 
 PIECE_TOKENS = 8 * TILE_TOKENS
 TILE_QUERIES = 16
+TILES_A_THREAD = 4  # at least, if there is so much to do: a thread that is held up leaves them to others
 
 gather_kv, copy_blocks = reference.gather_kv, reference.copy_blocks  # copying is what torch does as fast
-
-Pages = arguments_of(
-    "Pages",
-    "keys key_block key_head key_token  values value_block value_head value_token  block_size head_dim num_kv_heads "
-    "tables table_row lens  q q_token q_head  out num_heads  starts tiles  parts part_lse num_pieces",
-    "scale",
-)
-"""Addresses, strides (in elements) and sizes, as in `ops.py`."""
 
 Writing = arguments_of(
     "Writing",
     "keys key_token key_head  values value_token value_head  slots  num_kv_heads head_dim block_size "
     "key_cache to_key_block to_key_head to_key_token  value_cache to_value_block to_value_head to_value_token",
 )
-
-ANY = 1 << 60  # a length for memory that is reached through strides
 
 
 @compiled
@@ -98,15 +90,6 @@ def see_tile(scores, values, count, width, row, maxima, weight_sums, value_sums)
     maxima[row] = new
     weight_sums[row] = weight_sums[row] * shrink + to_weights(scores, new)
     add_values(scores, values, count, width, value_sums, row * width, shrink)
-
-
-@compiled
-def write_row(out, start, head_dim, value_sums, first, weight_sum):
-    """The weighted mean of the values, rounded to the type of `out`. Zeros for a query that saw nothing."""
-    share = np.float32(1) / weight_sum if weight_sum != 0 else np.float32(0)
-    to, sums = out[start : start + head_dim], value_sums[first : first + head_dim]
-    for d in range(head_dim):
-        write(to, d, sums[d] * share)
 
 
 @compiled
@@ -196,8 +179,7 @@ def prefill(arguments, dtype):
     """Items are up to `TILE_QUERIES` neighbouring tokens of one KV head of one sequence, each with its group."""
     pages = carray(arguments, 1)[0]
     q, out = carray(pointer(pages.q, dtype), (ANY,)), carray(pointer(pages.out, dtype), (ANY,))
-    lens, starts = carray(pointer(pages.lens, np.int64), (ANY,)), carray(pointer(pages.starts, np.int64), (ANY,))
-    tiles = carray(pointer(pages.tiles, np.int64), (ANY,))
+    starts, tiles = carray(pointer(pages.starts, np.int64), (ANY,)), carray(pointer(pages.tiles, np.int64), (ANY,))
     group_size, head_dim = pages.num_heads // pages.num_kv_heads, pages.head_dim
     width, num_rows = padded(head_dim), TILE_QUERIES * group_size
     keys, values = np.zeros(TILE_TOKENS * width, np.float32), np.zeros(TILE_TOKENS * width, np.float32)
@@ -212,9 +194,8 @@ def prefill(arguments, dtype):
         if item >= pages.num_items:
             break
         item, kv_head = divmod(item, pages.num_kv_heads)
-        seq, token = tiles[2 * item], tiles[2 * item + 1]
+        seq, token, position = tiles[3 * item], tiles[3 * item + 1], tiles[3 * item + 2]  # those of its first query
         num_tokens = min(TILE_QUERIES, starts[seq + 1] - token)
-        position = lens[seq] - (starts[seq + 1] - token)  # of the first query
         head = kv_head * group_size
         for i in range(num_tokens):
             start = (token + i) * pages.q_token + head * pages.q_head
@@ -353,16 +334,24 @@ def paged_prefill(q, key_cache, value_cache, block_tables, seq_lens, query_start
     if not readable(key_cache, value_cache):
         return reference.paged_prefill(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc, scale)
     pages, out, _used = _pages(q, key_cache, value_cache, block_tables, seq_lens, scale)
-    starts = query_start_loc.long().contiguous()
-    bounds = starts.tolist()
+    starts, bounds = query_start_loc.long().contiguous(), query_start_loc.tolist()
+    with_tiles, plain, threads = gemm.works(q.dtype), q.dtype == torch.float32, torch.get_num_threads()
+    if with_tiles:
+        share = q.shape[0] * pages.num_kv_heads // (threads * TILES_A_THREAD)
+        most = max(1, cpu_tiles.MOST_QUERIES * pages.num_kv_heads // pages.num_heads)
+        pages.tile_tokens = min(max(share, TILE_QUERIES), most)
+        chosen = cpu_tiles.prefill_float32 if plain else cpu_tiles.prefill_bfloat16
+    else:
+        pages.tile_tokens, chosen = TILE_QUERIES, prefill_float32 if plain else prefill_bfloat16
     tiles = [
-        (seq, token)
-        for seq, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
-        for token in range(start, end, TILE_QUERIES)
+        (seq, token, length - end + token)
+        for seq, (start, end, length) in enumerate(zip(bounds[:-1], bounds[1:], seq_lens.tolist(), strict=True))
+        for token in range(start, end, pages.tile_tokens)
     ]
-    tiles = torch.tensor(tiles[::-1], dtype=torch.int64)  # the latest first: they have the most to look at
+    tiles.sort(key=lambda tile: -tile[2])  # the latest positions first: they have the most to look at
+    tiles = torch.tensor(tiles, dtype=torch.int64)
     pages.starts, pages.tiles, pages.num_items = starts.data_ptr(), tiles.data_ptr(), len(tiles) * pages.num_kv_heads
-    (prefill_float32 if q.dtype == torch.float32 else prefill_bfloat16).run(pages, torch.get_num_threads())
+    chosen.run(pages, threads)
     return out
 
 

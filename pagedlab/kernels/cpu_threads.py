@@ -11,6 +11,7 @@ Work is cut into numbered items. A thread that has finished one takes the next n
 less. Every item is computed from start to end by one thread: results never depend on how many there are.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -60,11 +61,17 @@ class Kernel:
 
     def run(self, arguments: ctypes.Structure, num_threads: int) -> None:
         """Let so many threads take items, this one among them. Returns when all are done."""
+        if (listening := recorder) and listening[0] == threading.get_ident():
+            listening[1].add(self, arguments)
         num_threads = min(num_threads, arguments.num_items)
         if num_threads > 1 and (in_parallel := openmp()):
             in_parallel(self.compiled.address, ctypes.byref(arguments), num_threads, 0)
         elif num_threads > 0:
             self.compiled.ctypes(ctypes.byref(arguments))
+
+
+recorder = None
+"""A thread's number, and what is told of all kernels that this thread runs (`pagedlab.kernels.cpu_recording`)."""
 
 
 def kernel(arguments: type[ctypes.Structure]):
@@ -80,16 +87,31 @@ def openmp():
     """
     if _forked:
         return None
+    try:
+        function = _torch_library().GOMP_parallel  # also looks in what that library is linked with
+    except AttributeError:
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    function.restype = None
+    return function
+
+
+@functools.cache
+def _torch_library():
     folder = Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
-        try:
-            function = ctypes.CDLL(str(folder / name)).GOMP_parallel  # also looks in what that library is linked with
-        except (OSError, AttributeError):
-            continue
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        function.restype = None
-        return function
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(str(folder / name))
     return None
+
+
+@functools.cache
+def barrier() -> int:
+    """The address of the function at which the threads of `openmp()` wait for each other; 0 if there is none."""
+    try:
+        return ctypes.cast(_torch_library().GOMP_barrier, ctypes.c_void_p).value if openmp() else 0
+    except AttributeError:
+        return 0
 
 
 _forked = False
@@ -99,6 +121,7 @@ def _remember_the_fork():
     global _forked
     _forked = True
     openmp.cache_clear()
+    barrier.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -160,6 +183,7 @@ def _place_to_keep_it():
 @functools.cache
 def _sources() -> str:
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("cpu*.py")):
+    folder = Path(__file__).parent
+    for file in sorted([*folder.glob("cpu*.py"), *folder.glob("gemm*.py")]):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

@@ -17,19 +17,16 @@ Sources: the tile is the inner kernel of Goto and van de Geijn, "Anatomy of High
 
 from llvmlite import ir
 from numba import carray, njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from pagedlab.kernels import cpu_ir
+from pagedlab.kernels.cpu_ir import LANES, call, constant, everywhere, first_lanes, floats, int8, int32, int64, integers
 from pagedlab.kernels.cpu_threads import arguments_of, kernel, take
 
-LANES = 16  # numbers of 32 bits in a register
 COLUMNS = 2 * LANES
 MOST_ROWS = 12
 STEP_BYTES = 4 * COLUMNS  # of weight
 AHEAD = 4096  # bytes: how far in advance a weight is asked for that only one tile will use
-
-int1, int8, int16, int32, int64, float32 = *(ir.IntType(bits) for bits in (1, 8, 16, 32, 64)), ir.FloatType()
-sums_type = ir.VectorType(float32, LANES)
 
 
 class BFloat16:
@@ -39,20 +36,30 @@ class BFloat16:
 
     @staticmethod
     def load_weight(builder, address):
-        return builder.load(builder.inttoptr(address, ir.VectorType(int32, LANES).as_pointer()), align=4)
+        return builder.load(builder.inttoptr(address, integers.as_pointer()), align=4)
 
     @staticmethod
-    def load_everywhere(builder, address):
-        return _everywhere(builder, builder.load(builder.inttoptr(address, int32.as_pointer()), align=2))
+    def loadeverywhere(builder, address):
+        return everywhere(builder, builder.load(builder.inttoptr(address, int32.as_pointer()), align=2))
 
     @staticmethod
     def multiply_add(builder, x, weight, sums):
-        return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", sums_type, sums, x, weight)
+        return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", floats, sums, x, weight)
 
     @staticmethod
     def store(builder, numbers, address, mask):
-        rounded = _call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(int16, LANES), numbers)
+        rounded = cpu_ir.to_bfloat16(builder, numbers)
         _store_where(builder, mask, rounded, address, "llvm.masked.store.v16i16.p0", align=2)
+
+
+class BFloat16ToFloat32(BFloat16):
+    """The sums stay as they are: for results that something more is done with."""
+
+    bytes = 4
+
+    @staticmethod
+    def store(builder, numbers, address, mask):
+        Float32.store(builder, numbers, address, mask)
 
 
 class Float32:
@@ -62,15 +69,15 @@ class Float32:
 
     @staticmethod
     def load_weight(builder, address):
-        return builder.load(builder.inttoptr(address, sums_type.as_pointer()), align=4)
+        return builder.load(builder.inttoptr(address, floats.as_pointer()), align=4)
 
     @staticmethod
-    def load_everywhere(builder, address):
-        return _everywhere(builder, builder.load(builder.inttoptr(address, float32.as_pointer()), align=4))
+    def loadeverywhere(builder, address):
+        return everywhere(builder, builder.load(builder.inttoptr(address, cpu_ir.float32.as_pointer()), align=4))
 
     @staticmethod
     def multiply_add(builder, x, weight, sums):
-        return _call(builder, "llvm.fma.v16f32", sums_type, x, weight, sums)
+        return cpu_ir.fma(builder, x, weight, sums)
 
     @staticmethod
     def store(builder, numbers, address, mask):
@@ -89,7 +96,7 @@ def _tile(builder, number, gated, rows, x, x_stride, weight, steps, out, out_str
     builder.branch(loop)
     builder.position_at_end(loop)
     step = builder.phi(int64)
-    sums = [[builder.phi(sums_type) for _ in range(2)] for _ in range(rows)]
+    sums = [[builder.phi(floats) for _ in range(2)] for _ in range(rows)]
 
     weight_here = builder.add(weight, builder.mul(step, int64(STEP_BYTES)))
     x_offset = builder.mul(step, int64(4))
@@ -99,7 +106,7 @@ def _tile(builder, number, gated, rows, x, x_stride, weight, steps, out, out_str
         _fetch(builder, builder.add(coming_here, int64(4 * LANES * half)))
     grown = []
     for row in range(rows):
-        value = number.load_everywhere(builder, builder.add(x_rows[row], x_offset))
+        value = number.loadeverywhere(builder, builder.add(x_rows[row], x_offset))
         grown.append([number.multiply_add(builder, value, halves[half], sums[row][half]) for half in range(2)])
 
     next_step = builder.add(step, int64(1))
@@ -108,7 +115,7 @@ def _tile(builder, number, gated, rows, x, x_stride, weight, steps, out, out_str
     step.add_incoming(next_step, loop)
     for row in range(rows):
         for half in range(2):
-            sums[row][half].add_incoming(_constant(0.0), before)
+            sums[row][half].add_incoming(constant(0.0), before)
             sums[row][half].add_incoming(grown[row][half], loop)
 
     builder.position_at_end(after)
@@ -117,7 +124,7 @@ def _tile(builder, number, gated, rows, x, x_stride, weight, steps, out, out_str
         for part, result in enumerate(results):
             first = LANES * part
             at = builder.add(out, builder.add(builder.mul(out_stride, int64(row)), int64(number.bytes * first)))
-            number.store(builder, result, at, _first_lanes(builder, builder.sub(columns, int64(first))))
+            number.store(builder, result, at, first_lanes(builder, builder.sub(columns, int64(first))))
 
 
 def _any_tile(number, gated=False):
@@ -143,61 +150,23 @@ def _any_tile(number, gated=False):
 
 
 def _silu(builder, x):
-    """x / (1 + e ** -x), for every lane.
-
-    e ** y for y = n ln 2 + r, |r| <= ln 2 / 2: the series up to r ** 7 gives e ** r, and n goes into the exponent's
-    bits. ln 2 comes in two parts, the first so short that n times it is exact.
-    """
-    y = builder.fneg(x)
-    for name, end in (("llvm.minimum", 89.0), ("llvm.maximum", -87.0)):  # e ** 89 comes out as infinity; NaN stays
-        y = _call(builder, f"{name}.v16f32", sums_type, y, _constant(end))
-    n = _call(builder, "llvm.rint.v16f32", sums_type, builder.fmul(y, _constant(1.44269504)))
-    r = _call(builder, "llvm.fma.v16f32", sums_type, n, _constant(-0.693359375), y)
-    r = _call(builder, "llvm.fma.v16f32", sums_type, n, _constant(2.12194440e-4), r)
-    power = _constant(1 / 5040)
-    for coefficient in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
-        power = _call(builder, "llvm.fma.v16f32", sums_type, power, r, _constant(coefficient))
-    integers = ir.VectorType(int32, LANES)
-    exponent = builder.add(builder.fptosi(n, integers), ir.Constant(integers, [127] * LANES))
-    two_to_n = builder.bitcast(builder.shl(exponent, ir.Constant(integers, [23] * LANES)), sums_type)
-    return builder.fdiv(x, builder.fadd(_constant(1.0), builder.fmul(power, two_to_n)))
-
-
-def _constant(number):
-    return ir.Constant(sums_type, [ir.Constant(float32, number)] * LANES)
-
-
-def _call(builder, name, result, *arguments):
-    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
-
-
-def _everywhere(builder, number):
-    """One number in all lanes."""
-    vector = ir.VectorType(number.type, LANES)
-    nothing = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(nothing, number, int32(0))
-    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(int32, LANES), [0] * LANES))
-
-
-def _first_lanes(builder, count):
-    """A mask of so many lanes: none for 0 or less, all for 16 or more."""
-    lanes = ir.Constant(ir.VectorType(int64, LANES), list(range(LANES)))
-    return builder.icmp_signed("<", lanes, _everywhere(builder, count))
+    """x / (1 + e ** -x), for every lane."""
+    y = call(builder, "llvm.minimum.v16f32", floats, builder.fneg(x), constant(89.0))  # e ** 89 comes out as infinity
+    return builder.fdiv(x, builder.fadd(constant(1.0), cpu_ir.exp(builder, y)))
 
 
 def _store_where(builder, mask, numbers, address, name, align):
     pointer = builder.inttoptr(address, numbers.type.as_pointer())
-    _call(builder, name, ir.VoidType(), numbers, pointer, int32(align), mask)
+    call(builder, name, ir.VoidType(), numbers, pointer, int32(align), mask)
 
 
 def _fetch(builder, address):
     """Start to bring a line of 64 bytes near. An address with nothing behind it does no harm."""
     pointer = builder.inttoptr(address, int8.as_pointer())
-    _call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, int32(0), int32(3), int32(1))  # to read, closest, data
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, int32(0), int32(3), int32(1))  # to read, closest, data
 
 
-bfloat16_tile, float32_tile = _any_tile(BFloat16), _any_tile(Float32)
+bfloat16_tile, float32_tile, bfloat16_sums_tile = map(_any_tile, (BFloat16, Float32, BFloat16ToFloat32))
 gated_bfloat16_tile, gated_float32_tile = _any_tile(BFloat16, gated=True), _any_tile(Float32, gated=True)
 
 Product = arguments_of(
