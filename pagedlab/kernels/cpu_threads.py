@@ -166,7 +166,8 @@ def _said_if_slow():
 
 @functools.cache  # so only the first time
 def _say():
-    print("pagedlab: compiling for this processor, once (up to half a minute)", file=sys.stderr, flush=True)
+    if sys.stderr is not None and sys.stderr.isatty():  # a notebook would keep the line
+        print("pagedlab: compiling for this processor, once (up to half a minute)", file=sys.stderr, flush=True)
 
 
 @contextmanager
