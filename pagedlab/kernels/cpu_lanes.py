@@ -7,6 +7,7 @@ an index is that of the first of 16 neighbours, and nobody checks it.
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from pagedlab.kernels import cpu_ir
@@ -54,6 +55,21 @@ def store(typingctx, array, index, numbers):
         return context.get_dummy_value()
 
     return types.void(array, types.int64, numbers), generate
+
+
+@intrinsic
+def copy(typingctx, array, index, count, out, to):
+    """`out[to : to + count] = array[index : index + count]`; both of one type, any count, not overlapping."""
+
+    def generate(context, builder, signature, args):
+        source, target = (
+            context.make_array(kind)(context, builder, value).data for kind, value in ((array, args[0]), (out, args[3]))
+        )
+        source, target = builder.gep(source, [args[1]]), builder.gep(target, [args[4]])
+        cgutils.raw_memcpy(builder, target, source, args[2], context.get_abi_sizeof(context.get_data_type(array.dtype)))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, out, types.int64), generate
 
 
 @intrinsic

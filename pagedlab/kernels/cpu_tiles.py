@@ -19,6 +19,7 @@ from pagedlab.kernels.cpu_lanes import (
     LANES,
     add,
     address_of,
+    copy,
     exp_of,
     keep,
     larger,
@@ -56,9 +57,7 @@ def copy_rows(source, start, stride, count, head_dim, rows, first, width):
     if stride == head_dim and head_dim == width:
         count, head_dim = 1, count * head_dim
     for t in range(count):
-        at, to = start + t * stride, (first + t) * width
-        for d in range(head_dim):
-            rows[to + d] = source[at + d]
+        copy(source, start + t * stride, head_dim, rows, (first + t) * width)
 
 
 @compiled
