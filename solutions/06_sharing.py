@@ -4,8 +4,8 @@
 # *About 75 minutes. At the end, four answers share one question, and two chats share their instructions, on blocks that
 # your own code counts, copies and finds again.*
 #
-# In lesson 3 you counted holders, and no count has gone above 1 since. Now somebody wants four answers to one
-# question, to choose the best. Must the question be computed and stored four times?
+# In lesson 3 you counted holders; no count has gone above 1 since. Now somebody wants four answers to one question.
+# Must the question be computed and stored four times?
 
 # %%
 import hashlib
@@ -39,10 +39,10 @@ print(f"{full} blocks shared, {alone - full} for each answer: {full + 4 * (alone
 # %% [markdown]
 # ## Two tables, one list of blocks
 #
-# A full block is easy to share: nobody writes there again. But 42 tokens fill two blocks and 10 slots of a third, and
-# the next token of every answer goes into that one.
+# A full block is easy to share: nobody writes there again. But 42 tokens fill two blocks and 10 slots of a third. The
+# next token of every answer goes there.
 #
-# A small pool, one word a slot. B starts as a copy of A's table.
+# A small pool, one word a slot. B starts with a copy of A's table.
 
 # %%
 slots = ["Once", "upon", "a", "time", "there", "was", None, None, None, None, None, None]  # 3 blocks of 4
@@ -69,8 +69,7 @@ print("B:", read(b_table, 7))
 print("A:", read(a_table, 7))
 
 # %% [markdown]
-# A's story has changed behind its back. So the first to write must step aside: take a new block, copy what is there,
-# and write into the copy.
+# A's story has changed. So the first to write steps aside: it copies the block, and writes into the copy.
 
 # %%
 write(a_table, 6, None)  # back to where they parted
@@ -88,33 +87,33 @@ print("A:", read(a_table, 7), " in blocks", a_table)
 print("B:", read(b_table, 7), " in blocks", b_table)
 
 # %% [markdown]
-# No. B has left block 1, and A is its only holder. One copy for two writers, three for four. The reference count
-# tells: more than 1 means *copy*, 1 means *it is yours*.
+# No. B has left block 1, and A is its only holder. The reference count tells: more than 1 means *copy*, 1 means *it is
+# yours*.
 #
-# Copying a table is called a **fork**. Copying a block only when somebody writes is **copy-on-write**.
+# Copying a table is a **fork**. Copying a block only when somebody writes is **copy-on-write**.
 #
 # **Guess first.** Two sequences share blocks 0 and 1, and both are full: 8 tokens. Each writes one more. How many
 # copies?
 
 # %%
-print("position 8 lies in logical block", 8 // 4, "and the tables have logical blocks", [0, 1])
+print("logical block of position 8:", 8 // 4)
+print("logical blocks that are shared:", [0, 1])
 
 # %% [markdown]
-# None. Both open a new block, and the full ones are only read.
+# None. Both open a new block; the full ones are only read.
 
 # %% [markdown]
 # ## Exercise 6.1 · Fork, and copy on write
 #
-# The base, `BlockTable`, has `block_size`, `blocks` (a list of ids), `num_tokens`, `append_tokens(n, allocator)` and
-# `free(allocator)`. It has our `fork` and `copy_on_write`, too: write your own, without `super()`. The allocator has
-# the verbs of lesson 3.
+# The base class `BlockTable` has `block_size`, `blocks` (a list of ids), `num_tokens`, `append_tokens(n, allocator)`
+# and `free(allocator)`. `SharingTable(4)` makes an empty table with blocks of 4. Write both methods without `super()`.
 #
-# 1. `fork(allocator)` returns a new `SharingTable`: the same tokens in the same blocks, in a list of its own. Each block
-#    has one holder more.
+# 1. `fork(allocator)` returns a new `SharingTable`: the same tokens in the same blocks, in a list of its own. Each
+#    block has one holder more.
 # 2. `copy_on_write(allocator)` is called before a token is written. Would it go into a block that somebody else holds
 #    too? Then put a new block in that place, give up this table's hold of the old one, and return `[(old, new)]`.
 #    Otherwise return `[]` and change nothing.
-# 3. Only the books change. Whoever gets the pairs copies the contents, in all layers.
+# 3. Only the books change. Whoever gets the pairs copies the contents.
 # 4. Without a free block the allocator raises `OutOfBlocksError`, and nothing has changed.
 #
 # *Size of the answer: about 14 lines.* Stuck? `hint("fork_and_copy_on_write")`.
@@ -159,7 +158,7 @@ parts
 # %% [markdown]
 # ## Watching a fork
 #
-# A has six tokens in blocks of 4. B is forked from it, and both write.
+# A has six tokens. B is forked from it, and both write.
 
 # %%
 from pagedlab.cache.recorder import Recorder
@@ -180,8 +179,8 @@ explorer = BlockTableExplorer(recorder, step=2)
 explorer
 
 # %% [markdown]
-# Step on. Which block is copied, and which loses a holder without becoming free? At the end A lets go: which of its
-# blocks stays in use?
+# Step on. Which block is copied, and which loses a holder without becoming free? When A lets go, which of its blocks
+# stays in use?
 
 # %%
 for step in recorder.steps[1:]:
@@ -191,7 +190,7 @@ for step in recorder.steps[1:]:
 # ## Four answers on the real model
 #
 # The prompt is computed once. Then come three forks, and each answer starts with another of the four most likely words.
-# (Sampling would draw them. This way you see the same words as we do.)
+# (Sampling would draw them; this way you see what we see.)
 
 # %%
 from pagedlab.cache.paged import PagedKVCache, PagedSequence
@@ -228,16 +227,16 @@ for step in range(14):
     for sequence, ids in zip(sequences, answers):
         pairs = sequence.table.copy_on_write(allocator)
         pool.copy_blocks(pairs)
-        copied += [(step, len(pairs))] * bool(pairs)
+        copied += [step] * len(pairs)
         logits = smol.model(ids[-1:], sequence, logits_to_keep=1)
         ids.append(int(logits[-1].argmax()))
-print("copies (step, blocks):", copied)
+print("blocks copied in steps:", copied)
 for ids in answers:
     print(f"{tokenizer.decode(ids)!r}")
 
 # %% [markdown]
-# Three copies, all in the first step; the fourth writer was the last holder. Has anybody read a neighbour's words? Here
-# is each answer alone, with nothing shared:
+# Three, all in the first step; the fourth writer was the last holder. Has anybody read a neighbour's words? Each answer
+# alone:
 
 # %%
 same = []
@@ -245,10 +244,11 @@ for ids in answers:
     lone = PagedSequence(pool, allocator, **own)
     same.append(generate(smol.model, [*prompt_ids, ids[0]], 14, lone) == ids[1:])
     lone.free()
-used = {block for table in tables for block in table.blocks}
 print("the same as alone:", same)
-print(f"{len(used)} blocks in use instead of {sum(len(table.blocks) for table in tables)}")
-print(f"{(16 - len(used)) * pool.bytes_per_block:,} bytes saved")
+named = [block for table in tables for block in table.blocks]
+used = set(named)
+print(f"{len(used)} blocks in use instead of {len(named)}")
+print(f"{(len(named) - len(used)) * pool.bytes_per_block:,} bytes saved")
 
 # %%
 for table in tables:
@@ -261,12 +261,12 @@ print("free again:", allocator.num_free, "of 24")
 # %% [markdown]
 # ## What the paper measured
 #
-# That was parallel sampling. **Beam search** keeps the n best beginnings, and forks all the time: in every step, one may
-# go on twice and another end. So beams share what they have written, too.
+# That was parallel sampling. **Beam search** keeps the n best beginnings and forks all the time: in every step, one may
+# go on twice and another end.
 #
-# The paper's Figure 15 counts the blocks that this saves. `pagedlab/sim/sharing.py` plays it with your table and
-# allocator, without a model. Lengths are drawn to have the means of two data sets: Alpaca is short (prompt 19 tokens,
-# answer 58), ShareGPT long (161 and 338).
+# The paper's Figure 15 counts the blocks saved. `pagedlab/sim/sharing.py` plays it with your table and allocator,
+# without a model. Lengths have the means of two data sets: Alpaca is short (prompt 19 tokens, answer 58), ShareGPT long
+# (161 and 338).
 #
 # **Guess first.** Which saves more, four samples or four beams? Short requests or long ones?
 
@@ -284,15 +284,15 @@ from pagedlab.sim.plots import plot_sharing
 plot_sharing(runs)
 
 # %% [markdown]
-# Beams save two to four times as much. More sequences save more, and so do longer prompts. The order is the paper's,
-# the digits are not: ten requests are few, their lengths are drawn from a curve, and which beam goes on is chance here.
-# (For ShareGPT the paper gives two of the three numbers.)
+# Beams save two to four times as much: they share what they have written, too. More sequences save more, and so do
+# longer requests. The order is the paper's, the digits are not: ten requests are few, and which beam goes on is chance
+# here. (For ShareGPT the paper gives two of three numbers.)
 
 # %% [markdown]
 # ## Strangers with the same beginning
 #
 # In a chat service every request begins with the same instructions. They come hours apart, and nobody forks. So blocks
-# should be found by what is in them.
+# must be found by their contents.
 #
 # **Guess first.** Two requests have the same 16 tokens, at the same positions, behind *different* first blocks. Are the
 # keys of the 16 the same?
@@ -300,25 +300,24 @@ plot_sharing(runs)
 # %%
 from pagedlab.cache.growing import GrowingCache
 
-ids = tokenizer.encode("The weather report for tomorrow says that it is going to rain in the afternoon, then clear up.")
-ids = ids[:16]
+text = "The weather report for tomorrow says that it is going to rain in the afternoon, then clear up."
+ids = tokenizer.encode(text)[:16]
 beginnings = [tokenizer.encode(" ".join([word] * 16))[:16] for word in ("yes", "no")]
 caches = [GrowingCache(config.num_hidden_layers) for _ in beginnings]
 for beginning, cache in zip(beginnings, caches):
     smol.model(beginning + ids, cache)
 
 # %%
-last = torch.zeros(config.num_key_value_heads, 1, config.head_dim)
 for layer in (0, 1, 29):
-    both = [cache.append(layer, last, last)[0][:, 16:32] for cache in caches]
+    both = [cache.keys[layer][:, 16:32] for cache in caches]
     print(f"layer {layer:2}: the same keys: {torch.allclose(*both, atol=1e-3)}")
 
 # %% [markdown]
-# In layer 0 a key is made of the token and its position. From layer 1 on, attention has mixed in what came before.
-# **A block can be used again only if everything before it is the same, too.**
+# In layer 0 a key is made of the token and its position. From layer 1 on, attention has mixed in what came before. **A
+# block can be used again only if everything before it is the same, too.**
 #
-# So give each full block a **digest**: a short number made from its tokens *and the digest of the block before*. If two
-# digests are equal, so are the blocks before, and those before them. A chain:
+# So give each full block a **digest**: a short number made from its tokens *and the digest of the block before*. A
+# chain:
 
 
 # %%
@@ -334,14 +333,14 @@ for text in ("one two three four five six", "one two three four five seven", "ze
     print(f"{text:32} {digests}")
 
 # %% [markdown]
-# The second line differs in its last word, and in its last digest. The third differs in its first word, and in all
-# digests, although "five six" is there again.
+# The second line has another last word, and another last digest. The third has another first word, and all its digests
+# differ, although "five six" is there again.
 
 # %% [markdown]
 # ## An image is not in its tokens
 #
-# In a model that sees, an image takes up, say, 8 positions, and each holds the same placeholder token. What the image
-# shows comes in later. (Our model is blind, so this is about digests only.)
+# In a model that sees, an image takes up, say, 8 positions, each with the same placeholder token. (Our model is blind,
+# so this is about digests only.)
 #
 # **Guess first.** Two customers ask the same about two receipts. What do digests made of tokens say?
 
@@ -361,25 +360,28 @@ print("digests:", [short("", receipt) for photo in photos])
 from pagedlab.cache.prefix import extra_keys_of, image_key
 
 wide, tall = photos[0].view(2, 8), photos[0].view(8, 2)
-print("bytes only:     ", len({hashlib.sha256(image.numpy().tobytes()).digest() for image in (wide, tall)}), "key")
-print("bytes and shape:", len({image_key(image.numpy(), image.shape) for image in (wide, tall)}), "keys")
-print("a key is a pair:", image_key(photos[0].numpy(), (4, 4))[0], "and 32 bytes")
+by_bytes = {hashlib.sha256(image.numpy().tobytes()).digest() for image in (wide, tall)}
+by_shape = {image_key(image.numpy(), image.shape) for image in (wide, tall)}
+print("bytes only:     ", len(by_bytes), "key")
+print("bytes and shape:", len(by_shape), "keys")
 
 # %% [markdown]
-# The shape. So a block has **extra keys** next to its tokens: pairs of a kind and a value. Kinds are `"image"`, `"lora"`
-# (a small change to the model's weights), and `"cache_salt"`, which comes below.
+# The shape. So a block has **extra keys** next to its tokens: pairs of a kind and a value. Kinds are `"image"`,
+# `"image_offset"` (where in the block it begins), `"lora"` (a small change to the model's weights), and `"cache_salt"`,
+# which comes below.
 
 # %% [markdown]
 # ## Exercise 6.2 · The hash chain
 #
-# Token ids are whole numbers from 0 to 2³¹ - 1. `extra_keys` is `None`, or a list with a tuple of pairs for each block;
-# it may be shorter than there are blocks. A value is a text or bytes.
+# Token ids go from 0 to 2³¹ - 1. `extra_keys` is `None`, or a list with a tuple of pairs for each block: `[(),
+# (("image", b"..."), ("image_offset", 0))]`. It may end before the blocks do. A value is a text, bytes or a whole
+# number, also a negative one. A block with two images has two keys of a kind.
 #
 # 1. Returns a list with a digest for each **full** block: `bytes`, 16 at least.
 # 2. The same tokens and extra keys up to the block's end give the same digest, in every call and every process.
-# 3. Anything else gives another one: another token anywhere before, another order, another extra key or kind of key.
-#    `None`, `[]` and `[()]` all mean no keys.
-# 4. Nobody can find two texts with the same digest. (`check` knows some old tricks.)
+# 3. Anything else gives another one: another token anywhere before, another order, another extra key or kind. `None`,
+#    `[]` and `[()]` all mean no keys.
+# 4. Nobody can find two texts with the same digest. (`check` knows some old tricks, and MD5 is broken.)
 #
 # *Size of the answer: about 8 lines.* Stuck? `hint("prefix_hash_chain")`.
 
@@ -406,7 +408,8 @@ parts = your_parts("block_allocator", "slot_mapping", "write_kv", "prefix_hash_c
 parts
 
 # %%
-keys = [extra_keys_of(24, 8, images=[(8, 8, image_key(photo.numpy(), (4, 4)))]) for photo in photos]
+image_keys = [image_key(photo.numpy(), photo.shape) for photo in photos]
+keys = [extra_keys_of(24, 8, images=[(8, 8, key)]) for key in image_keys]  # from position 8 on, 8 tokens
 chains = [parts.prefix_hash_chain(receipt, 8, one) for one in keys]
 for what, one, other in zip(("before the image", "the image", "behind it"), *chains):
     print(f"{what:16} same digest: {one == other}")
@@ -418,11 +421,10 @@ for what, one, other in zip(("before the image", "the image", "behind it"), *cha
 # ## Blocks that outlive their request
 #
 # Now something must remember which digest lies in which block. When a request ends, its blocks are free, but their
-# contents are still there (lesson 3: nobody cleans up). If the same beginning comes again in time, it need not be
-# computed.
+# contents are still there (lesson 3: nobody cleans up).
 #
-# So between *in use* and *free* there is a third state: **cached, and free**. Anyone who needs memory can have such a
-# block; its content is lost then. That is called **eviction**.
+# So between *in use* and *free* there is a third state: **cached, and free**. Whoever needs memory can have such a
+# block, and its content is lost: an **eviction**.
 #
 # **Guess first.** A request with blocks a, b, c, d has ended, and two blocks must be evicted. Which two?
 
@@ -433,10 +435,11 @@ for evicted in ("ab", "cd"):
     print(f"evict {evicted}: kept {kept}, of which {usable} can be found again")
 
 # %% [markdown]
-# Without its beginning, the rest is dead weight: **tails before heads**. A simulator that got this wrong kept blocks
-# which nobody could find ([llm-d/llm-d-inference-sim#709](https://github.com/llm-d/llm-d-inference-sim/issues/709)).
+# Without its beginning, the rest is dead weight: **tails before heads**. So a table gives its blocks back last one
+# first. A simulator that got this wrong kept blocks that nobody could find
+# ([llm-d/llm-d-inference-sim#709](https://github.com/llm-d/llm-d-inference-sim/issues/709)).
 #
-# Between requests: what has gone unused for longest goes first. That is LRU, *least recently used*.
+# Between requests, what has gone unused for longest goes first: LRU, *least recently used*.
 
 # %% [markdown]
 # ## Exercise 6.3 · The prefix cache
@@ -444,15 +447,16 @@ for evicted in ("ab", "cd"):
 # A class in front of an allocator. The idea: **the cache is itself one holder of each published block**, so the
 # allocator won't hand it out. From outside it is an allocator as in 3.1, with two verbs more.
 #
-# 1. `publish(block, digest)`: the caller holds the block, and its contents are complete. A digest that is known already
-#    changes nothing: the older block stays.
-# 2. `lookup(digests)` returns the blocks of the longest beginning that is cached. The caller is one more holder of each.
-#    A miss changes nothing.
+# 1. `publish(block, digest)`: the caller holds the block, and its contents are complete. A known digest changes
+#    nothing: the older block stays.
+# 2. `lookup(digests)` returns the blocks of the longest beginning that is cached. The caller is one more holder of
+#    each. A miss changes nothing.
 # 3. `num_free` and `ref_count` don't count the cache's own hold: a block that only the cache has is free, with 0
-#    holders. To `share` or `free` it is an error (`BlockNotInUseError`, `DoubleFreeError`).
-# 4. `allocate(n)` takes blocks with nothing in them first. Then it evicts, no more than needed, those that lost their
-#    last holder longest ago; of one `free` call, in the order of its list. An evicted block leaves the map at once. Too
-#    few: `OutOfBlocksError(asked, free, total)`, and nothing is evicted. `allocator.num_blocks` is the total.
+#    holders. To share or free it is an error (`BlockNotInUseError`, `DoubleFreeError`).
+# 4. `allocate(n)` takes empty blocks first. Then it evicts, no more than needed. First goes the block that lost its
+#    last holder longest ago; of one `free` call, the block named first. Its digest is forgotten at once. If n is more
+#    than `num_free`: `OutOfBlocksError(asked, free, total)`, and nothing is evicted. The total is
+#    `allocator.num_blocks`.
 #
 # *Size of the answer: about 40 lines.* Stuck? `hint("prefix_cache")`.
 
@@ -550,8 +554,8 @@ parts
 # %% [markdown]
 # ## Watching a hit
 #
-# Two requests that begin with the same eight words, one after the other, in blocks of 4. (The picture shows which blocks
-# are cached and free if your class says so: a property `cached_free_blocks`, a tuple.)
+# Two requests with the same first eight words, in blocks of 4. (The picture marks what is cached and free if your class
+# has a property `cached_free_blocks`, a tuple.)
 
 # %%
 recorder = Recorder(parts.prefix_cache(parts.block_allocator(6)), block_size=4, num_blocks=6)
@@ -561,8 +565,8 @@ def request(name, text):
     words = text.split()
     digests = parts.prefix_hash_chain([len(word) for word in words], 4)  # a word's length plays its token id
     table = recorder.table(name, texts=words)
-    hits = recorder.lookup(digests[: (len(words) - 1) // 4])
-    table.adopt(hits, 4 * len(hits))
+    hits = recorder.lookup(digests)
+    table.adopt(hits, 4 * len(hits))  # the table begins with them
     table.append_tokens(len(words) - 4 * len(hits))
     for block, digest in zip(table.blocks, digests):
         recorder.publish(block, digest)
@@ -582,13 +586,13 @@ for step in recorder.steps[1:]:
     print(f"{step.index}: {step.caption}")
 
 # %% [markdown]
-# At step 6 A has gone, and nobody holds its blocks. At step 7 B finds two of them. The third was not full, so it has no
-# digest.
+# At step 6 A has gone, and nobody holds its blocks. At step 7 B finds two of them. A's third was not full, so it has no
+# digest. Steps 10 and 11 change nothing: these digests are known.
 
 # %% [markdown]
 # ## Two chats with the same instructions
 #
-# Now the real model on your cache. `answer` looks a prompt up, computes the rest, publishes the full blocks and lets go.
+# Now the real model. `answer` looks a prompt up, computes the rest, publishes the full blocks and lets go.
 #
 # The model gives a next word only for a token that it computes. **Guess first.** A prompt of 48 tokens is cached as a
 # whole, three full blocks. How many hits may we use?
@@ -612,9 +616,8 @@ def answer(cache, ids, num_new=12, extra_keys=None, chain=None):
 print("hits that may be used, of 3:", (48 - 1) // 16)
 
 # %% [markdown]
-# Two. With all three there would be no token to compute, and no word would come out. Engines have crashed on just that,
-# a repeated prompt whose length is a multiple of the block size
-# ([GeeeekExplorer/nano-vllm#114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)).
+# Two. With three there would be no token to compute, and no next word. Engines have crashed on just that, a repeated
+# prompt that fills its blocks ([GeeeekExplorer/nano-vllm#114](https://github.com/GeeeekExplorer/nano-vllm/issues/114)).
 
 # %%
 instructions = (
@@ -637,7 +640,7 @@ for text in questions:
     print(f"measured: {1000 * (time.perf_counter() - started):.0f} ms to the first token")
 
 # %% [markdown]
-# The second chat computed 17 tokens instead of 65. That saves work above all: the wait for a first token is nearly all
+# The second chat computed 17 tokens instead of 65. That shortens the wait for the first token, which is nearly all
 # prefill. Are the answers the same as without a cache?
 
 # %%
@@ -652,7 +655,7 @@ for text in questions:
 # %% [markdown]
 # ## A weak hash, and what it is good for
 #
-# Why SHA-256? Here is a shorter one, with which Java hashes its strings: multiply by 31, add the next.
+# Why SHA-256? Here is a weaker hash, with which Java hashes its strings: multiply by 31, add the next.
 
 
 # %%
@@ -666,8 +669,8 @@ def weak_chain(token_ids, block_size, extra_keys=None):
 
 
 # %% [markdown]
-# 128 bits, but they can be worked out by hand: one more in a token is 31 less in the next. Somebody wants to spoil what
-# *others* ask about Norway:
+# 128 bits, but easy to forge: one more in a token is 31 less in the next. Somebody wants to spoil what *others* ask
+# about Norway:
 
 # %%
 victim = tokenizer.encode(
@@ -683,7 +686,7 @@ print("attack:", repr(tokenizer.decode(attack[9:17])))
 
 # %% [markdown]
 # "capitalace" is nonsense, but nobody reads it. The attacker sends this, and its first block is published. Then the
-# victim asks its own question.
+# victim asks.
 #
 # **Guess first.** What does the victim read, with the weak hash and with yours?
 
@@ -698,15 +701,14 @@ for name, chain in (("weak hash", weak_chain), ("parts.prefix_hash_chain", parts
 # No error, no warning: the victim's first block was the attacker's, who had asked about France.
 #
 # vLLM once used Python's own `hash`
-# ([CVE-2025-25183](https://github.com/vllm-project/vllm/security/advisories/GHSA-rm76-4mrf-v9r8)), which is not made to
-# withstand somebody who searches. SHA-256 is: nobody has ever shown two texts with the same digest. (The other defence
-# is to keep the tokens, and compare them at every hit.)
+# ([CVE-2025-25183](https://github.com/vllm-project/vllm/security/advisories/GHSA-rm76-4mrf-v9r8)), which does not
+# withstand somebody who searches. SHA-256 does: nobody has ever shown two texts with the same digest.
 
 # %% [markdown]
 # ## The other way round: listening
 #
-# One leak remains. A hit is fast, a miss is slow. So whoever wants to know if a certain text was sent can send it, and
-# look at the clock.
+# One leak remains. A hit is fast, a miss is slow. Who wants to know if a certain text was sent can send it, and look at
+# the clock.
 #
 # **Guess first.** How can two customers be kept apart in one cache?
 
@@ -725,10 +727,10 @@ for salt in ("customer 1", "customer 2"):
 # %% [markdown]
 # ## A small pool
 #
-# Last, the cache under pressure: 6 blocks. A chat needs 5 of them, 3 for the instructions.
+# Last, only 6 blocks. A chat needs 5 of them, 3 for the instructions.
 #
-# **Guess first.** The fifth chat asks the first question again. All its four full blocks were published once. How many
-# are still there?
+# **Guess first.** The fifth chat asks the first question again. Its four full blocks were published once. How many are
+# still there?
 
 # %%
 cache = parts.prefix_cache(parts.block_allocator(6))
@@ -738,27 +740,27 @@ for text in (*questions, "Is there a quiet room?", "What time do you close today
     print(f"{cached // 16} blocks from the cache, same answer: {new_ids == plain}, free again: {cache.num_free} of 6")
 
 # %% [markdown]
-# Three. Every chat used the instructions again, so they were never the least recently used. The fourth block of the
-# first chat was, and had to go. (All 6 are free each time, for cached blocks count as free.)
+# Three. Every chat used the instructions again, so they were never the least recently used. The first chat's fourth
+# block was, and had to go. (Cached blocks count as free, so all 6 are.)
 
 # %% [markdown]
 # ## What this leaves out
 #
 # - **When to publish.** In a batch, not before all layers have written the block: lesson 7's engine does it after each
 #   step.
-# - **Trees.** SGLang keeps prefixes in a tree, token by token, instead of a map of full blocks.
+# - **Trees.** SGLang keeps prefixes in a tree, token by token.
 # - **Twins.** Two requests that compute the same block at the same time keep one each. Only the older is found.
 
 # %% [markdown]
 # ## What you learned
 #
-# - A fork is a copy of the table, and one more holder for each block. Nothing else is copied.
+# - A fork is a copy of the table, and one more holder for each block.
 # - The first writer into a shared block copies it. The last holder writes in place. Full blocks are never copied.
-# - A block can be used again if all before it is the same: its digest is made of the digest before, its tokens and its
+# - A block can be used again if all before it is the same. Its digest is made of the digest before, its tokens and its
 #   extra keys.
-# - The cache is one more holder. Cached blocks without another holder count as free, and go tails first, least recently
-#   used first.
-# - A weak digest mixes up users in silence. A salt keeps those apart who must not know of each other.
+# - The cache is one more holder. Blocks that only it holds count as free, and go tails first, least recently used
+#   first.
+# - A weak digest mixes up users in silence. A salt keeps apart who must not know of each other.
 
 # %% [markdown]
 # ## Where it lives

@@ -73,7 +73,7 @@ class CachedPool(Replay):
             raise self.wrong(
                 f"Block {block} ({names[block]}) was evicted before block {first} ({names[first]}), which was named "
                 f"before it in the same free.",
-                "A request names its last block first, so that the end of a text goes before its beginning.",
+                "Keep the order in which free names them. A request names its last block first already: tails go first.",
                 block,
                 first,
             )
@@ -100,7 +100,7 @@ class CachedPool(Replay):
         self.say(f"cache.{call}", known)
         method = getattr(self.pool, "publish", None)
         if not callable(method):
-            raise self.wrong("There is no method `publish`.", "def publish(self, block, block_hash): inside the class.")
+            raise self.wrong("There is no method `publish`.", "def publish(self, block, digest): inside the class.")
         try:
             method(block, digest)
         except NotImplementedError:

@@ -13,6 +13,22 @@ COPY = "Before a token is written: is the last block partly full, and does anybo
 OWN_LIST = "list(self.blocks) is a list of its own. Two names for one list are still one list."
 
 
+def not_pairs(result) -> str:
+    """A hint for one who returned something else than a list of pairs of numbers."""
+    if result is None:
+        return "Also when there is nothing to copy: return []."
+    if isinstance(result, tuple) and len(result) == 2 and all(isinstance(one, int) for one in result):
+        return "The pair goes into a list: [(old, new)]."
+    if isinstance(result, list | tuple) and any(isinstance(one, list) for pair in result for one in listed(pair)):
+        return "Source and destination are numbers. allocate(1) returns a list with one number in it."
+    return "One pair of numbers in a list, [(old, new)]; or [], when there is nothing to copy."
+
+
+def listed(thing) -> list:
+    """What is in a list or tuple; of anything else, nothing."""
+    return list(thing) if isinstance(thing, list | tuple) else []
+
+
 class Family:
     """An answer's tables over one pool, the words in its slots, and the story so far. Tables are called A, B, C, ...
 
@@ -243,8 +259,7 @@ class Family:
             pass
         self.add(f"returned {tell(result, 60)}")
         raise self.wrong(
-            "copy_on_write returns a list of pairs, [(source, destination)], or an empty list.",
-            "Also when there is nothing to copy: return [].",
+            "copy_on_write returns a list of pairs, [(source, destination)], or an empty list.", not_pairs(result)
         )
 
     def free(self, name: str) -> None:

@@ -21,11 +21,11 @@ def repr_of_all(token_ids, block_size, extra_keys=None):
 
 @right
 def struct_and_lengths(token_ids, block_size, extra_keys=None):
-    """Numbers of four bytes, and the length before every text."""
+    """Numbers of four bytes, and the length before every text; a key's number is written as a text."""
 
     def packed(part):
-        data = part.encode() if isinstance(part, str) else part
-        return struct.pack("<?Q", isinstance(part, str), len(data)) + data
+        data = part if isinstance(part, bytes) else str(part).encode()
+        return struct.pack("<?Q", isinstance(part, bytes), len(data)) + data
 
     result = []
     for start in range(0, len(token_ids) - block_size + 1, block_size):
@@ -53,13 +53,13 @@ def one_running_hash(token_ids, block_size, extra_keys=None):
 @right
 def as_json(token_ids, block_size, extra_keys=None):
     def plain(value):
-        return value if isinstance(value, str) else {"bytes": value.hex()}
+        return value if isinstance(value, str | int) else {"bytes": value.hex()}
 
     def step(parent, both):
         i, tokens = both
         keys = extra_keys[i] if extra_keys and i < len(extra_keys) else []
         text = json.dumps([parent.hex(), tokens, [[kind, plain(value)] for kind, value in keys]])
-        return hashlib.md5(text.encode()).digest()
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     blocks = [token_ids[s : s + block_size] for s in range(0, len(token_ids) // block_size * block_size, block_size)]
     return list(itertools.accumulate(enumerate(blocks), step, initial=b""))[1:]

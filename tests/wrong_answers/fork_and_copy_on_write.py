@@ -169,11 +169,28 @@ class PairTurnedRound(Right):
         return [(new, old) for old, new in super().copy_on_write(allocator)]
 
 
-@wrong(FIRST, "a list of pairs")
+@wrong(FIRST, "The pair goes into a list")
 class APairWithoutItsList(Right):
     def copy_on_write(self, allocator):
         pairs = super().copy_on_write(allocator)
         return pairs[0] if pairs else []
+
+
+@wrong(FIRST, "allocate(1) returns a list with one number in it")
+class AListForABlock(Right):
+    def copy_on_write(self, allocator):
+        if not self.due(allocator):
+            return []
+        old, new = self.blocks[-1], allocator.allocate(1)
+        allocator.free([old])
+        self.blocks[-1] = new
+        return [(old, new)]
+
+
+@wrong(FULL, "Also when there is nothing to copy: return []")
+class NothingIsNone(Right):
+    def copy_on_write(self, allocator):
+        return super().copy_on_write(allocator) or None
 
 
 @wrong(FIRST, "copies, where one block is written to")

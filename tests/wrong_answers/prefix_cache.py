@@ -392,7 +392,7 @@ class DoesNotHoldWhatItPublished(Right):
 # --- calls that are refused ---
 
 
-@wrong(REFUSED, "did not find it")
+@wrong(REFUSED, "before anything is evicted")
 class EvictsThenRefuses(Right):
     def allocate(self, n):
         while self.allocator.num_free < n and self.idle:

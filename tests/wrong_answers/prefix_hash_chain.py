@@ -50,6 +50,15 @@ def the_rest_too(token_ids, block_size, extra_keys=None):
     return digests
 
 
+@wrong(FULL, "with or without extra keys")
+def only_blocks_with_keys(token_ids, block_size, extra_keys=None):
+    digests, parent = [], b""
+    for i, keys in zip(range(len(token_ids) // block_size), extra_keys or [], strict=False):
+        parent = sha((parent, tuple(token_ids[i * block_size : (i + 1) * block_size]), keys))
+        digests.append(parent)
+    return digests
+
+
 @wrong(FULL, "0 digests for 1 full block")
 def forgets_a_last_full_block(token_ids, block_size, extra_keys=None):
     return chain_with(lambda *three: sha(three), token_ids[:-1], block_size, extra_keys)
@@ -108,7 +117,7 @@ def none_is_another_key(token_ids, block_size, extra_keys=None):
     return chain_with(digest_of, token_ids, block_size, extra_keys)
 
 
-@wrong(SAME, "IndexError")
+@wrong(SAME, "A block beyond its end has no extra keys")
 def expects_keys_for_all(token_ids, block_size, extra_keys=None):
     digests, parent = [], b""
     for i in range(len(token_ids) // block_size):
@@ -229,7 +238,7 @@ def values_only(token_ids, block_size, extra_keys=None):
 @wrong(KEYS_APART, "nothing shows where one ends")
 def keys_without_a_gap(token_ids, block_size, extra_keys=None):
     def digest_of(parent, tokens, keys):
-        text = "".join(f"{kind}{value if isinstance(value, str) else value.hex()}" for kind, value in keys)
+        text = "".join(f"{kind}{value.hex() if isinstance(value, bytes) else value}" for kind, value in keys)
         return sha((parent, tokens, text))
 
     return chain_with(digest_of, token_ids, block_size, extra_keys)
@@ -238,7 +247,7 @@ def keys_without_a_gap(token_ids, block_size, extra_keys=None):
 @wrong(KEYS_APART, "nothing shows where one ends")
 def keys_with_a_sign_between(token_ids, block_size, extra_keys=None):
     def digest_of(parent, tokens, keys):
-        text = "|".join(f"{kind}:{value if isinstance(value, str) else value.hex()}" for kind, value in keys)
+        text = "|".join(f"{kind}:{value.hex() if isinstance(value, bytes) else value}" for kind, value in keys)
         return sha((parent, tokens, text))
 
     return chain_with(digest_of, token_ids, block_size, extra_keys)
@@ -314,11 +323,43 @@ def fills_the_keys_up(token_ids, block_size, extra_keys=None):
     return chain_with(lambda *three: sha(three), token_ids, block_size, extra_keys)
 
 
-@wrong(PROCESS, "TypeError")
+@wrong(SAME, "TypeError")
 def as_json(token_ids, block_size, extra_keys=None):
     """json knows no bytes."""
 
     def digest_of(parent, tokens, keys):
         return hashlib.sha256(json.dumps([parent.hex(), tokens, keys]).encode()).digest()
+
+    return chain_with(digest_of, token_ids, block_size, extra_keys)
+
+
+@wrong(SAME, "'int' object has no attribute 'encode'")
+def no_numbers_in_keys(token_ids, block_size, extra_keys=None):
+    def digest_of(parent, tokens, keys):
+        return sha(
+            (parent, tokens, [(k, v if isinstance(v, bytes) else v.encode(), type(v).__name__) for k, v in keys])
+        )
+
+    return chain_with(digest_of, token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "so a kind can come twice")
+def keys_in_a_dict(token_ids, block_size, extra_keys=None):
+    return chain_with(lambda parent, tokens, keys: sha((parent, tokens, dict(keys))), token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "and the order counts")
+def keys_sorted(token_ids, block_size, extra_keys=None):
+    def digest_of(parent, tokens, keys):
+        return sha((parent, tokens, sorted(map(repr, keys))))
+
+    return chain_with(digest_of, token_ids, block_size, extra_keys)
+
+
+@wrong(COLLISION, "MD5 has been broken")
+def md5(token_ids, block_size, extra_keys=None):
+    def digest_of(parent, tokens, keys):
+        data = parent + b"".join(token.to_bytes(4, "little") for token in tokens)
+        return hashlib.md5(data + (repr(keys).encode() if keys else b"")).digest()
 
     return chain_with(digest_of, token_ids, block_size, extra_keys)

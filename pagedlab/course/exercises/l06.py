@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import struct
 import subprocess
 import sys
 
@@ -167,8 +168,12 @@ def all_come_back(answer, b, n, moves, seed):
 IDS = st.one_of(st.integers(0, 9), st.sampled_from([255, 256, 257, 55_300, 65_535, 65_536, 128_000, 2**31 - 1]))
 SIZE = st.sampled_from([2, 3, 1, 4])
 KINDS = ("image", "lora", "cache_salt")
+KEY = st.sampled_from(
+    [("lora", "x"), ("lora", "y"), ("cache_salt", "x"), ("image", b"x"), ("image_offset", 3), ("image_offset", -4)]
+)
 MATERIAL = "A digest is made of three things: the digest before it, the tokens of the block, its extra keys."
 TAGGED = "Between two texts put together nothing shows where one ends. repr of the tuple does, or a length before each."
+TWICE = "A block can hold two images, so a kind can come twice, and the order counts. A dict or a set loses that."
 
 
 def chained(answer, tokens: list[int], block_size: int, extra_keys=None, told: str = "") -> list[bytes]:
@@ -176,16 +181,29 @@ def chained(answer, tokens: list[int], block_size: int, extra_keys=None, told: s
     arguments = [f"{tokens}" if len(tokens) <= 24 else f"[{tokens[0]}, ..., {tokens[-1]}]", f"{block_size}"]
     arguments += [f"extra_keys={extra_keys}"] if extra_keys is not None else []
     call = calling(told or f"prefix_hash_chain({', '.join(arguments)})")
-    result = answer(list(tokens), block_size) if extra_keys is None else answer(list(tokens), block_size, extra_keys)
+    full = len(tokens) // block_size
+    try:
+        result = (
+            answer(list(tokens), block_size) if extra_keys is None else answer(list(tokens), block_size, extra_keys)
+        )
+    except IndexError as error:
+        if extra_keys is None or len(extra_keys) >= full:
+            raise
+        raise Wrong(
+            f"Your answer raised IndexError: {error}",
+            f"{call}  # {count(full, 'full block')}, {count(len(extra_keys), 'tuple')} of keys",
+            "extra_keys may be shorter than the list of blocks. A block beyond its end has no extra keys.",
+        ) from error
     if not isinstance(result, list | tuple):
         kind = "None" if result is None else f"of type {type(result).__name__}"
         raise Wrong(f"A list of digests is expected; this is {kind}.", f"{call} returned {tell(result, 60)}")
-    full = len(tokens) // block_size
     if len(result) != full:
         raise Wrong(
             f"{count(len(result), 'digest')} for {count(full, 'full block')}.",
             f"{call} returned {count(len(result), 'digest')}",
-            "A block that is not full yet will change, so it has no digest. Every full one has.",
+            "A block that is not full yet will change, so it has no digest."
+            if len(result) > full
+            else "Every full block has a digest, the last one too, with or without extra keys.",
         )
     for digest in result:
         if not isinstance(digest, bytes):
@@ -214,15 +232,18 @@ def full_blocks_only(answer, b, tokens):
 
 def anew(keys):
     """The same keys, as other objects: another request has made them."""
-    return [tuple(("".join(list(kind)), value[:0] + value) for kind, value in one) for one in keys]
+    return [
+        tuple(("".join(list(kind)), value if kind == "image_offset" else value[:0] + value) for kind, value in one)
+        for one in keys
+    ]
 
 
-KEYS = st.lists(
-    st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(["x", "y"])), max_size=2).map(tuple), max_size=3
+KEYS = st.lists(st.lists(KEY, max_size=3).map(tuple), max_size=2)
+
+
+@promise(
+    "The same text, the same digests", examples=60, b=SIZE, tokens=st.lists(IDS, min_size=1, max_size=9), keys=KEYS
 )
-
-
-@promise("The same text, the same digests", examples=30, b=SIZE, tokens=st.lists(IDS, max_size=9), keys=KEYS)
 def same_text(answer, b, tokens, keys):
     one = chained(answer, tokens, b, keys)
     other = chained(answer, [int(str(token)) for token in tokens], b, anew(keys))
@@ -356,6 +377,10 @@ def alike():
     yield (("image", "ab"),), (("imagea", "b"),)
     yield (("image", b"x"), ("image", b"y")), (("image", b"xy"),)
     yield (("lora", "x"), ("lora", "y")), (("lora", "xloray"),)
+    yield (("image_offset", 1), ("image_offset", 23)), (("image_offset", 12), ("image_offset", 3))
+    yield (("image", b"x"), ("image", b"z")), (("image", b"y"), ("image", b"z"))
+    yield (("image", b"x"), ("image", b"y")), (("image", b"x"), ("image", b"z"))
+    yield (("image", b"x"), ("image", b"y")), (("image", b"y"), ("image", b"x"))
     for one, two in itertools.product(":=,|;/ -_\n\0", repeat=2):
         yield (("lora", "x"), ("image", "y")), (("lora", f"x{two}image{one}y"),)
 
@@ -367,6 +392,8 @@ def keys_apart(answer):
         told = f"prefix_hash_chain([1, 2], 2, extra_keys=[{left}])\nprefix_hash_chain([1, 2], 2, extra_keys=[{right}])"
         only_kind = [value for _, value in left] == [value for _, value in right]
         hint = "A key is a pair. Both halves go in." if only_kind else TAGGED
+        if [kind for kind, _ in left] == [kind for kind, _ in right] == ["image", "image"]:
+            hint = TWICE
         message = (
             "Only the kind differs, and the digest is the same." if only_kind else "Two different keys, one digest."
         )
@@ -386,7 +413,8 @@ print(repr([list(answer(*case)) for case in {cases!r}]))
 def process_stable(answer):
     from pagedlab.course.answer import pack
 
-    cases = [([1, 2, 3, 4], 2), ([1, 2, 3, 4], 2, [(("cache_salt", "x"),)]), ([5, 6], 2, [(("image", b"x"),)])]
+    image = [(("image", b"x"), ("image_offset", 1))]
+    cases = [([1, 2, 3, 4], 2), ([1, 2, 3, 4], 2, [(("cache_salt", "x"),)]), ([5, 6], 2, image)]
     mine = repr([chained(answer, *case) for case in cases])
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     calling("prefix_hash_chain([1, 2, 3, 4], 2), in another process")
@@ -417,8 +445,19 @@ def crafted():
     yield [2, 12], [3, 8]
 
 
+# Two texts of 72 letters with the same MD5; found by Marc Stevens (2024).
+SAME_MD5 = [b"TEXTCOLLBYfGiJUETHQ4h%sKSMd5zYpgqf1YRDhkmxHkhPWptrkoyz28wnI9V0aHeAuaKnak" % one for one in (b"Ac", b"Ec")]
+
+
 @promise("Nobody finds two texts with the same digest")
 def no_collision(answer):
+    for order in ("<", ">"):
+        left, right = (list(struct.unpack(f"{order}18I", text)) for text in SAME_MD5)
+        one, two = chained(answer, left, 18), chained(answer, right, 18)
+        told = f"prefix_hash_chain([{left[0]}, ..., {left[5]}, ...], 18)\n"
+        told += f"prefix_hash_chain([{right[0]}, ..., {right[5]}, ...], 18)"
+        message = "Two texts that are known for having the same MD5 have the same digest."
+        expect_other(one, two, told, message, "MD5 has been broken. Nobody has found two texts for hashlib.sha256.")
     hint = "Sums and polynomials can be turned round by hand, and few bits meet by chance. hashlib.sha256 does neither."
     for left, right in crafted():
         one, two = chained(answer, left, 2), chained(answer, right, 2)
@@ -692,8 +731,13 @@ def refused_allocate(answer, num_blocks, moves, more, seed):
     pool = CachedPool(answer, num_blocks, seed)
     serve_and_end(pool, [*SERVED, *moves])
     pool.too_many(more)
-    pool.look_at_num_free("The call was refused, so nothing may have changed.")
-    pool.every_hash(list(pool.published))
+    hint = "Compare n with num_free before anything is evicted."
+    pool.look_at_num_free(hint)
+    try:
+        pool.every_hash(list(pool.published))
+    except Wrong as found:
+        found.hint = hint
+        raise
 
 
 @promise("A miss changes nothing", examples=20, text=TEXT, other=TEXT, seed=SEED)
