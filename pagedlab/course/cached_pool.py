@@ -73,7 +73,7 @@ class CachedPool(Replay):
             raise self.wrong(
                 f"Block {block} ({names[block]}) was evicted before block {first} ({names[first]}), which was named "
                 f"before it in the same free.",
-                "Keep the order in which free names them. A request names its last block first already: tails go first.",
+                "Keep the order in which free names them. A request names its last block first already.",
                 block,
                 first,
             )
