@@ -9,6 +9,8 @@ Tiles begin at multiples of `TILE_TOKENS` whatever the block size, and a long co
 `PIECE_TOKENS` whatever the number of threads. So a query's result depends on its sequence alone: to the last bit the
 same for any block size, any order of blocks, any neighbours in the batch, any chunks of a prompt.
 
+Chunks of a prompt take another way where the processor has the instructions for it: see `cpu_tiles.py`.
+
 float32 and bfloat16 on the CPU; for everything else, and where numba is missing, `reference.py` does the work. Nothing
 is checked here: `ops.py` has done that.
 """

@@ -10,15 +10,27 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given, settings
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pagedlab.kernels import cpu, cpu_threads, ops, reference
+from pagedlab.kernels import cpu, cpu_threads, gemm, ops, reference
 from tests.kernels.pages import make_pages, random_queries
 
 DTYPES = [torch.float32, torch.bfloat16]
+WAYS = ["loops", "tiles"]
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 LENGTHS = [1, 17, 64, 65, 300, 511, 512, 513, 1500]
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """Prefill by register tiles, which some processors have, and by the loops that all have."""
+    if request.param == "loops":
+        monkeypatch.setattr(gemm, "works", lambda dtype: False)
+    elif not gemm.works(torch.float32) or not gemm.works(torch.bfloat16):
+        pytest.skip("this processor does not have the tile")
+    return request.param
 
 
 def decode(q, pages):
@@ -38,7 +50,48 @@ def test_long_contexts_come_in_pieces(dtype):
 
 
 @every_dtype
-def test_the_same_bits_for_any_block_size_and_order(dtype):
+@pytest.mark.parametrize("group_size, head_dim", [(1, 64), (3, 64), (5, 7), (7, 80), (200, 33)])
+def test_prefill_of_any_shape(dtype, group_size, head_dim, way):
+    lengths, new = ([130], [3]) if group_size > 100 else ([1, 32, 33, 127, 129, 300], [1, 32, 1, 90, 128, 17])
+    pages = make_pages(lengths, head_dim=head_dim, dtype=dtype)
+    q = random_queries(sum(new), 2 * group_size, head_dim, dtype=dtype)
+    starts = torch.tensor([0, *new]).cumsum(0)
+    expected = ops.paged_prefill(q, *pages.attention_args(), starts, backend="torch")
+    torch.testing.assert_close(prefill(q, pages, starts), expected, **tolerance(dtype))
+
+
+def test_bfloat16_errors_are_no_worse_than_torch_attention(way):
+    pages = make_pages([512], num_kv_heads=3, head_dim=64, dtype=torch.bfloat16)
+    q = random_queries(512, 9, 64, dtype=torch.bfloat16)
+    keys, values = pages.keys[0], pages.values[0]
+
+    def torch_attention(dtype):
+        heads = [x.to(dtype)[None] for x in (q.transpose(0, 1), keys, values)]
+        return F.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)[0].transpose(0, 1).double()
+
+    exact = torch_attention(torch.float64)
+    error = (prefill(q, pages, [0, 512]).double() - exact).square().mean().sqrt()
+    torch_error = (torch_attention(torch.bfloat16) - exact).square().mean().sqrt()
+    assert error < 1.05 * torch_error
+
+
+def test_large_scores_of_a_prompt(way):
+    """Scores of 1e8 have no digits left behind the point: which of two near ones wins is open, that one wins is not."""
+    for spread in (1e-3, 30.0, 1e4):
+        pages = make_pages([200], head_dim=64, spread=spread)
+        q = random_queries(200, 4, 64, spread=spread)
+        result = prefill(q, pages, [0, 200])
+        assert result.isfinite().all() and result.abs().max() <= 1.001 * pages.values[0].abs().max()
+        if spread < 1e4:
+            expected = ops.paged_prefill(q, *pages.attention_args(), [0, 200], backend="torch")
+            torch.testing.assert_close(result, expected, atol=1e-3 * spread, rtol=1e-4)
+    pages = make_pages([200], head_dim=64)
+    pages.value_cache[pages.block_tables[0, 2]] = torch.nan  # a stored NaN is the sequence's own, and must be seen
+    assert prefill(random_queries(200, 4, 64), pages, [0, 200])[12:].isnan().all()
+
+
+@every_dtype
+def test_the_same_bits_for_any_block_size_and_order(dtype, way):
     q = random_queries(len(LENGTHS), 6, 64, dtype=dtype)
     chunk = random_queries(sum(LENGTHS), 6, 64, dtype=dtype)
     starts = torch.tensor([0, *LENGTHS]).cumsum(0)
@@ -53,33 +106,31 @@ def test_the_same_bits_for_any_block_size_and_order(dtype):
 
 
 @every_dtype
-def test_the_same_bits_in_any_company_and_with_any_threads(dtype):
+def test_the_same_bits_in_any_company_and_with_any_threads(dtype, way):
     pages = make_pages(LENGTHS, head_dim=64, dtype=dtype)
     q = random_queries(len(LENGTHS), 6, 64, dtype=dtype)
-    together = decode(q, pages)
+    chunk, new = random_queries(500, 6, 64, dtype=dtype), [1, 3, 64, 20, 5, 200, 1, 13, 193]
+    starts = torch.tensor([0, *new]).cumsum(0)
+    together, chunks = decode(q, pages), prefill(chunk, pages, starts)
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             assert torch.equal(decode(q, pages), together)
+            assert torch.equal(prefill(chunk, pages, starts), chunks)
     finally:
         torch.set_num_threads(before)
     for i, length in enumerate(LENGTHS):
-        alone = ops.paged_decode(
-            q[i : i + 1],
-            pages.key_cache,
-            pages.value_cache,
-            pages.block_tables[i : i + 1, : -(-length // 4)],
-            [length],
-            backend="cpu",
-        )
-        assert torch.equal(alone, together[i : i + 1])
+        own = pages.key_cache, pages.value_cache, pages.block_tables[i : i + 1, : -(-length // 4)], [length]
+        assert torch.equal(ops.paged_decode(q[i : i + 1], *own, backend="cpu"), together[i : i + 1])
+        mine = slice(starts[i], starts[i + 1])
+        assert torch.equal(ops.paged_prefill(chunk[mine], *own, [0, new[i]], backend="cpu"), chunks[mine])
 
 
 @every_dtype
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, 299), max_size=6))
-def test_the_same_bits_for_any_chunks_of_a_prompt(dtype, cuts):
+def test_the_same_bits_for_any_chunks_of_a_prompt(dtype, way, cuts):
     pages = make_pages([300], head_dim=16, dtype=dtype)
     q = random_queries(300, 6, 16, dtype=dtype)
     whole = prefill(q, pages, [0, 300])
