@@ -1,7 +1,7 @@
 """What share of a decode step is not the model: scheduling, describing the batch, choosing tokens, bookkeeping.
 
-A step's time is split by wrapping the model's two functions. All else in a step is counted as overhead, in both dtypes;
-a faster model makes the share larger.
+A step's time is split by wrapping the two functions in which the model runs. All else in a step is counted as overhead,
+in both dtypes; a faster model makes the share larger.
 """
 
 import statistics
@@ -47,7 +47,7 @@ def split_steps(engine, requests, SamplingParams, steps: int) -> dict:
         return call
 
     model = engine.model
-    model.forward_tokens = timed(model.forward_tokens, "model")
+    engine.runner.forward = timed(engine.runner.forward, "model")
     model.logits = timed(model.logits, "model")
     engine.scheduler.schedule = timed(engine.scheduler.schedule, "schedule")
     params = SamplingParams(max_tokens=steps + 8, ignore_eos=True)

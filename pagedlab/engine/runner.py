@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from pagedlab.cache.paged import PagedKVCache
+from pagedlab.engine.replay import Replay
 from pagedlab.engine.request import Request
 from pagedlab.kernels import ops
 from pagedlab.model.llama import Llama
@@ -43,6 +44,7 @@ class ModelRunner:
         self._kernels = ops.resolve(backend)
         self._caches = [(pool.key_cache(layer), pool.value_cache(layer)) for layer in range(pool.num_layers)]
         self._scale = model.config.head_dim**-0.5
+        self._replay = Replay(model, pool, self._kernels)
 
     def move(self, output) -> None:
         """The memory moves of a `SchedulerOutput`, in the only safe order: out, in, copies.
@@ -68,13 +70,22 @@ class ModelRunner:
         batch = Batch(scheduled, self.pool)
         if not batch.requests:
             return self.model.embedding.new_empty(0, self.model.config.vocab_size), []
+        hidden = self.forward(batch, before_layer)
+        if len(batch.sampling) < len(hidden):
+            hidden = hidden[batch.last_rows]
+        return self.model.logits(hidden), batch.sampling
+
+    def forward(self, batch: "Batch", before_layer: Callable[[], None]) -> torch.Tensor:
+        """The batch through all layers: hidden states, `[num_tokens, hidden_size]`, which the next call overwrites."""
+        hidden = self._replay.forward(batch, before_layer)
+        if hidden is not None:
+            return hidden
 
         def attend(layer: int, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
             before_layer()
             return self._attend(batch, layer, q, keys, values)
 
-        hidden = self.model.forward_tokens(batch.token_ids, batch.positions, attend)
-        return self.model.logits(hidden[batch.last_rows]), batch.sampling
+        return self.model.forward_tokens(batch.token_ids, batch.positions, attend)
 
     def _attend(self, batch: "Batch", layer: int, q, keys, values) -> torch.Tensor:
         """q: `[num_heads, num_tokens, head_dim]`, keys and values `[num_kv_heads, ...]`. Returns q's shape."""

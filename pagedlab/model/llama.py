@@ -39,8 +39,8 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return pointwise.rms_norm(x, self.weight, self.eps)
 
-    def after_adding(self, hidden: torch.Tensor, update: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`hidden + update`, which takes the place of `hidden`, and that normalised."""
+    def after_adding(self, hidden: torch.Tensor, update: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """`hidden + update`, which takes the place of `hidden`, and that normalised. None is nothing to add."""
         return pointwise.add_and_norm(hidden, update, self.weight, self.eps)
 
 
@@ -125,7 +125,7 @@ class Layer:
         self.feed_forward = FeedForward(config, weights, f"{prefix}.mlp", fast)
 
     def __call__(
-        self, hidden: torch.Tensor, update: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend
+        self, hidden: torch.Tensor, update: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, attend: Attend
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`hidden + update` goes in, and so it comes out: as two, `[num_tokens, hidden_size]` each."""
         hidden, x = self.attention_norm.after_adding(hidden, update)
@@ -192,9 +192,18 @@ class Llama:
         only `attend` looks at more than one token at a time.
         """
         self._check(token_ids, positions)
-        hidden = F.embedding(token_ids, self.embedding)
-        update = torch.zeros_like(hidden)
-        cos, sin = self.rope.angles(positions)
+        return self.forward_embedded(self.embed(token_ids), *self.rope.angles(positions), attend)
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """The vector that each token starts as, `[num_tokens, hidden_size]`."""
+        return F.embedding(token_ids, self.embedding)
+
+    @torch.no_grad()
+    def forward_embedded(
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """`forward_tokens` for those who have embedded tokens and rotary angles. `hidden` is overwritten."""
+        update = None
         for layer in self.layers:
             hidden, update = layer(hidden, update, cos, sin, attend)
         return self.norm.after_adding(hidden, update)[1]

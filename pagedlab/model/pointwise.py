@@ -22,8 +22,10 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return weight * x32.to(x.dtype)
 
 
-def add_and_norm(hidden: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float):
+def add_and_norm(hidden: torch.Tensor, update: torch.Tensor | None, weight: torch.Tensor, eps: float):
     """`hidden + update`, and the RMSNorm of that. `hidden` may be overwritten: use what is returned in its place."""
+    if update is None:
+        return hidden, rms_norm(hidden, weight, eps)
     if compiled := _compiled(hidden, update, weight):
         return hidden, compiled.add_norm(hidden, update, weight, eps)
     hidden = hidden + update
