@@ -146,3 +146,21 @@ function patterns(id) {
     ),
   );
 }
+
+// Draw again when the place for the drawing gets another width, or the page another theme (a canvas keeps the colours
+// that it was drawn with). Returns a function that ends it.
+function whenLooksChange(stage, onWidth, onTheme) {
+  let drawnWidth = stage.clientWidth;
+  const resized = new ResizeObserver(() => {
+    if (stage.clientWidth === drawnWidth) return;
+    drawnWidth = stage.clientWidth;
+    onWidth();
+  });
+  resized.observe(stage);
+  const themed = new MutationObserver(() => setTimeout(onTheme, 200));
+  themed.observe(document.body, { attributeFilter: ["data-jp-theme-name"] });
+  return () => {
+    resized.disconnect();
+    themed.disconnect();
+  };
+}

@@ -23,8 +23,8 @@ function render({ model, el }) {
   const next = button("next", "One step forward", "M3 1v12l10-6z");
   const last = button("last", "Last step", "M15 1h-2.5v12h2.5zM1 1v12l10-6z");
   const slider = element("input", { type: "range", min: 0, step: 1, "aria-label": "Step", "data-testid": "step" });
-  const count = element("span", { class: "plw-explorer-count", "data-testid": "count" });
-  const controls = element("div", { class: "plw-explorer-control" }, first, back, next, last, slider, count);
+  const count = element("span", { class: "plw-count", "data-testid": "count" });
+  const controls = element("div", { class: "plw-control" }, first, back, next, last, slider, count);
   const caption = element("p", { class: "plw-explorer-caption", "aria-live": "polite", "data-testid": "caption" });
   const alarms = element("div", { "data-testid": "alarms" });
   const leftPlace = element("div", { class: "plw-explorer-side" });
@@ -372,21 +372,12 @@ function render({ model, el }) {
   model.on("change:selected", drawSelected);
   drawAll();
 
-  let drawnWidth = stage.clientWidth;
-  const resized = new ResizeObserver(() => {
-    if (stage.clientWidth === drawnWidth) return;
-    drawnWidth = stage.clientWidth;
-    drawAll();
-  });
-  resized.observe(stage);
-  const themed = new MutationObserver(() => setTimeout(drawAll, 200)); // a canvas keeps the colours it was drawn with
-  themed.observe(document.body, { attributeFilter: ["data-jp-theme-name"] });
+  const stopWatching = whenLooksChange(stage, drawAll, drawAll);
 
   const stopListening = letGoOfKeys(root);
   return () => {
     stopListening();
-    resized.disconnect();
-    themed.disconnect();
+    stopWatching();
     moved.stop();
     model.off("change:story", drawAll);
     model.off("change:selected", drawSelected);

@@ -25,11 +25,11 @@ function render({ model, el }) {
   const next = button("next", "One step forward", "M5 1v12l8-6zM2 1h2v12h-2z");
   const last = button("last", "Last step", "M15 1h-2.5v12h2.5zM1 1v12l10-6z");
   const slider = element("input", { type: "range", min: 0, step: 1, "aria-label": "Step", "data-testid": "step" });
-  const count = element("span", { class: "plw-timeline-count", "data-testid": "count" });
+  const count = element("span", { class: "plw-count", "data-testid": "count" });
   const out = button("zoom-out", "Show more steps at once", "M2 6h12v2.4h-12z");
   const closer = button("zoom-in", "Show fewer steps, wider", "M2 6h12v2.4h-12zM6.8 1h2.4v12h-2.4z");
   const zooms = element("span", { class: "plw-timeline-zoom", role: "group", "aria-label": "Width of a step" }, out, closer);
-  const controls = element("div", { class: "plw-timeline-control" }, first, back, play, next, last, slider, count, zooms);
+  const controls = element("div", { class: "plw-control" }, first, back, play, next, last, slider, count, zooms);
   const caption = element("div", { class: "plw-timeline-caption", "aria-live": "polite", "data-testid": "caption" });
   const frame = drawing("svg", { class: "plw-timeline-frame", "aria-hidden": "true", "data-testid": "frame" });
   const surface = element("div", { class: "plw-timeline-surface" });
@@ -342,22 +342,13 @@ function render({ model, el }) {
   model.on("change:selected", onSelected);
   drawAll();
 
-  let drawnWidth = stage.clientWidth;
-  const resized = new ResizeObserver(() => {
-    if (stage.clientWidth === drawnWidth) return;
-    drawnWidth = stage.clientWidth;
-    drawAll();
-  });
-  resized.observe(stage);
-  const themed = new MutationObserver(() => setTimeout(drawSurface, 200)); // a canvas keeps the colours it was drawn with
-  themed.observe(document.body, { attributeFilter: ["data-jp-theme-name"] });
+  const stopWatching = whenLooksChange(stage, drawAll, drawSurface);
 
   const stopListening = letGoOfKeys(root);
   return () => {
     stop();
     stopListening();
-    resized.disconnect();
-    themed.disconnect();
+    stopWatching();
     moved.stop();
     model.off("change:story", drawAll);
     model.off("change:selected", onSelected);
