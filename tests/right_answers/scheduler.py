@@ -1,6 +1,11 @@
 """Right answers to `scheduler`, in other styles."""
 
+import heapq
+import itertools
 from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from pagedlab.cache.accounting import blocks_needed
 from tests.corpus import right
@@ -209,3 +214,105 @@ class OneVictimIsEnough(TwoLists):
             self.running.append(request)
             plan.append(self.grow(request))
         return plan
+
+
+@right
+class Heap:
+    """The line is a heap of (number, request). A preempted request keeps its number."""
+
+    def __init__(self, allocator, block_size, max_num_seqs=8):
+        self.allocator, self.block_size, self.seats = allocator, block_size, max_num_seqs
+        self.numbers, self.number_of = itertools.count(), {}
+        self.line, self.running = [], []
+
+    missing = TwoLists.missing
+    grow = TwoLists.grow
+
+    def add(self, request):
+        self.number_of[request] = next(self.numbers)
+        heapq.heappush(self.line, (self.number_of[request], request))
+
+    def schedule(self):
+        plan, before = [], len(self.running)
+        while len(plan) < len(self.running):
+            request = self.running[len(plan)]
+            if self.missing(request) <= self.allocator.num_free:
+                plan.append(self.grow(request))
+                continue
+            last = self.running.pop()
+            last.table.free(self.allocator)
+            last.num_computed_tokens = 0
+            heapq.heappush(self.line, (self.number_of[last], last))
+        if len(self.running) == before:
+            while self.line and len(self.running) < self.seats:
+                if self.missing(self.line[0][1]) > self.allocator.num_free:
+                    break
+                self.running.append(heapq.heappop(self.line)[1])
+                plan.append(self.grow(self.running[-1]))
+        return plan
+
+    def finish(self, request):
+        self.line = [entry for entry in self.line if entry[1] is not request]
+        heapq.heapify(self.line)
+        self.running = [other for other in self.running if other is not request]
+        request.table.free(self.allocator)
+
+
+@right
+@dataclass
+class OneListWithStates:
+    """A dataclass: everyone in one list, and a set of who runs. numpy counts who can stay."""
+
+    allocator: object
+    block_size: int
+    max_num_seqs: int = 8
+    everyone: list = field(default_factory=list)
+    inside: set = field(default_factory=set)
+
+    def add(self, request):
+        self.everyone.append(request)
+
+    def schedule(self):
+        running = [request for request in self.everyone if request.request_id in self.inside]
+        needs = np.array([blocks_needed(request.num_tokens, self.block_size) for request in running], dtype=int)
+        room = self.allocator.num_free + sum(len(request.table.blocks) for request in running)
+        stay = int((needs.cumsum() <= room).sum())
+        for request in running[stay:]:
+            request.table.free(self.allocator)
+            request.num_computed_tokens = 0
+            self.inside.remove(request.request_id)
+        plan = [self.grow(request) for request in running[:stay]]
+        for request in self.everyone if stay == len(running) else ():
+            if request.request_id in self.inside:
+                continue
+            needed = blocks_needed(request.num_tokens, self.block_size)
+            if len(plan) == self.max_num_seqs or needed > self.allocator.num_free:
+                break
+            self.inside.add(request.request_id)
+            plan.append(self.grow(request))
+        return plan
+
+    def grow(self, request):
+        number = np.int64(request.num_tokens - request.num_computed_tokens)
+        request.table.append_tokens(number, self.allocator)
+        return request, number
+
+    def finish(self, request):
+        self.everyone.remove(request)
+        self.inside.discard(request.request_id)
+        request.table.free(self.allocator)
+
+
+@right
+class ANewTableForANewStart(TwoLists):
+    """In chunks of four, and whoever starts over gets another table object."""
+
+    def grow(self, request):
+        n = min(4, request.num_tokens - request.num_computed_tokens)
+        request.table.append_tokens(n, self.allocator)
+        return request, n
+
+    def missing(self, request):
+        if not request.table.blocks and request.num_computed_tokens == 0:
+            request.table = type(request.table)(self.block_size)
+        return super().missing(request)

@@ -15,6 +15,7 @@ NEED = "Nobody is preempted without need"
 PROGRESS = "Every step makes progress, until all are finished"
 SAME = "What is written is what an endless pool would give"
 TWO = "Two schedulers know nothing of each other"
+LARGE = "Also for forty requests"
 
 
 class Right:
@@ -274,13 +275,25 @@ class reserves_the_longest_answer(Right):
         return scheduled
 
 
-@wrong(SEATS, "seat")
+@wrong(JOINS, "waits")
+class takes_all_blocks_at_the_door(Right):
+    def missing(self, request):
+        longest = request.num_prompt_tokens + request.max_tokens - 1
+        return blocks_needed(longest, self.block_size) - len(request.table.blocks)
+
+    def grow(self, request):
+        grown = super().grow(request)
+        request.table.blocks += self.allocator.allocate(self.missing(request))
+        return grown
+
+
+@wrong(SEATS, "max_num_seqs is")
 class no_limit_on_seats(Right):
     def seat_free(self):
         return True
 
 
-@wrong(SEATS, "seat")
+@wrong(SEATS, "max_num_seqs is")
 class one_seat_too_many(Right):
     def seat_free(self):
         return len(self.running) <= self.max_num_seqs
@@ -333,6 +346,37 @@ class who_cannot_grow_leaves(Right):
         return scheduled
 
 
+@wrong(ORDER, "came first")
+class sorts_by_the_id(Right):
+    def add(self, request):
+        self.waiting.append(request)
+        self.waiting.sort(key=lambda waiting: waiting.request_id)
+
+
+@wrong(ORDER, "came first")
+class two_who_leave_change_places(Right):
+    def schedule(self):
+        self.left = []
+        scheduled = self.run_on()
+        self.waiting = self.left + self.waiting
+        return scheduled if self.left else scheduled + self.admit()
+
+    def preempt(self, request):
+        self.running.remove(request)
+        self.give_up(request)
+        self.left.append(request)
+
+
+@wrong(ORDER)
+class the_last_takes_the_place_of_who_is_done(Right):
+    def finish(self, request):
+        for line in (self.waiting, self.running):
+            if request in line:
+                line[line.index(request)] = line[-1]
+                line.pop()
+        request.table.free(self.allocator)
+
+
 # --- preemption -------------------------------------------------------------------------------------------------------
 
 
@@ -356,6 +400,22 @@ class starts_over_from_the_prompt(Right):
         request.output_token_ids.clear()
 
 
+@wrong(PREEMPTED, "another prompt")
+class what_is_written_becomes_prompt(Right):
+    def give_up(self, request):
+        super().give_up(request)
+        request.prompt_token_ids = request.token_ids
+        request.num_prompt_tokens = len(request.prompt_token_ids)
+        request.output_token_ids = []
+
+
+@wrong(PREEMPTED, "max_tokens is")
+class counts_max_tokens_down(Right):
+    def give_up(self, request):
+        super().give_up(request)
+        request.max_tokens -= len(request.output_token_ids)
+
+
 @wrong(SLOTS, "is in the tables of")
 class frees_the_blocks_but_not_the_table(Right):
     def give_up(self, request):
@@ -367,6 +427,42 @@ class frees_the_blocks_but_not_the_table(Right):
 class one_free_block_for_everyone(Right):
     def fits(self, request):
         return max(1, self.missing(request)) <= self.allocator.num_free
+
+
+@wrong(NEED, "and it runs")
+class everyone_starts_over_in_every_step(Right):
+    def run_on(self):
+        for request in self.running:
+            self.give_up(request)
+        self.waiting[:0], self.running = self.running, []
+        return self.admit()
+
+    def schedule(self):
+        return self.run_on() + self.admit()
+
+
+@wrong(NEED, "and it runs")
+class a_new_block_means_starting_over(Right):
+    def grow(self, request):
+        if request.table.blocks and self.missing(request) > 0:
+            self.give_up(request)
+        return super().grow(request)
+
+
+@wrong(NEED, "it and those before it")
+class one_more_leaves_to_be_safe(Right):
+    def run_on(self):
+        scheduled = []
+        for request in list(self.running):
+            left = False
+            while request in self.running and not self.fits(request):
+                self.preempt(self.victim())
+                left = True
+            if left and request in self.running and self.victim() is not request:
+                self.preempt(self.victim())
+            if request in self.running:
+                scheduled.append(self.grow(request))
+        return scheduled
 
 
 @wrong(SLOTS, "its table has slots for 0")
@@ -400,6 +496,13 @@ class preempted_are_forgotten(Right):
     def preempt(self, request):
         self.running.remove(request)
         self.give_up(request)
+
+
+@wrong(LARGE)
+class has_room_for_nine(Right):
+    def add(self, request):
+        if len(self.waiting) + len(self.running) < 9:
+            super().add(request)
 
 
 @wrong(TWO)

@@ -15,7 +15,7 @@ from pagedlab.course.promise import Exercise, Wrong, calling, count, promise, te
 from pagedlab.course.words import error_text
 from pagedlab.engine.request import Request
 
-NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+NAMES = "KTBXAMDWFQPCZHREVGNYSUJLIO"  # in no order: who came first is not told by the name
 
 
 class Broken(Wrong):
@@ -30,7 +30,7 @@ class Guest:
     """A request of a world, with what the world knows of it."""
 
     def __init__(self, name: str, number: int, prompt: int, output: int, block_size: int):
-        self.name, self.output = name, output
+        self.name, self.number, self.output = name, number, output
         self.prompt_ids = [100 * (number + 1) + position for position in range(prompt)]
         self.request = Request(name, list(self.prompt_ids), output)
         self.request.table = BlockTable(block_size)
@@ -92,6 +92,10 @@ class World:
         """Who has come and is neither finished nor aborted, in order of arrival."""
         return [guest for guest in self.guests if not guest.done]
 
+    def out(self, before) -> list[Guest]:
+        """Who had to leave in this step."""
+        return [guest for guest in self.here if before[guest.name][0] and not guest.runs]
+
     # Calling the answer.
 
     def call(self, verb: str, *guests: Guest):
@@ -116,7 +120,8 @@ class World:
 
     def add(self, prompt: int, output: int) -> Guest:
         number = len(self.guests)
-        guest = Guest(NAMES[number % 26], number, prompt, output, self.block_size)
+        name = NAMES[number % 26] + (str(number // 26) if number >= 26 else "")
+        guest = Guest(name, number, prompt, output, self.block_size)
         self.guests.append(guest)
         self.say(f"scheduler.add({guest.name})  # {count(prompt, 'prompt token')}, will write {output}")
         self.call("add", guest)
@@ -192,7 +197,7 @@ class World:
 
     def tell_step(self, scheduled, before) -> None:
         runs = ", ".join(f"{guest.name} {number}" for guest, number in scheduled) or "nobody"
-        out = [guest.name for guest in self.here if before[guest.name][0] and not guest.runs]
+        out = [guest.name for guest in self.out(before)]
         waits = [guest.name for guest in self.here if not guest.runs and guest.name not in out]
         words = f"{runs}" + (f"; {', '.join(out)} preempted" if out else "")
         words += f"; {', '.join(waits)} waiting" if waits else ""
@@ -206,13 +211,13 @@ class World:
         chosen = {guest.name for guest, _ in scheduled}
         for guest in self.here:
             self.look_at_tokens(guest, before)
-        out = [guest for guest in self.here if before[guest.name][0] and not guest.runs]
+        out = self.out(before)
         self.look_at_order(out)
         for guest, number in scheduled:
             self.look_at_slots(guest, number)
         if len([guest for guest in self.here if guest.runs]) > self.seats:
             running = [guest for guest in self.here if guest.runs]
-            message = f"{len(running)} requests run at once; there are {count(self.seats, 'seat')}."
+            message = f"{len(running)} requests run at once; max_num_seqs is {self.seats}."
             raise self.broken("seats", message, "Who may come in while len(running) is max_num_seqs?", *running)
         self.look_at_need(out, before)
         for guest in self.here:
@@ -250,10 +255,16 @@ class World:
     def look_at_tokens(self, guest: Guest, before) -> None:
         """What the scheduler may not touch, and what a preempted request must give up."""
         request, (computed, tokens) = guest.request, before[guest.name]
+        kept = "A preempted request keeps what it has written. Only its keys and values are gone."
         if request.num_tokens != tokens:
             message = f"{guest.name} had {count(tokens, 'token')}; now it has {request.num_tokens}."
-            hint = "A preempted request keeps what it has written. Only its keys and values are gone."
-            raise self.broken("preempt", message, hint, guest)
+            raise self.broken("preempt", message, kept, guest)
+        if [request.prompt_token_ids, request.output_token_ids] != [guest.prompt_ids, guest.written]:
+            message = f"{guest.name} has another prompt, or another output, than before this step."
+            raise self.broken("preempt", message, f"{kept} What is prompt stays prompt, and output output.", guest)
+        if request.max_tokens != guest.output:
+            message = f"{guest.name} may write {count(guest.output, 'token')}; now max_tokens is {request.max_tokens}."
+            raise self.broken("preempt", message, "max_tokens is the user's. The tokens written so far count.", guest)
         if guest.runs or request.num_computed_tokens == 0:
             return
         message = f"{guest.name} has no blocks, but num_computed_tokens says {request.num_computed_tokens}."
@@ -290,14 +301,26 @@ class World:
                 raise self.broken("order", message, hint, waiting, guest)
 
     def look_at_need(self, out: list[Guest], before) -> None:
-        if not out:
-            return
+        """Who ran stays as long as there are blocks for it and for those before it, and keeps what it has computed."""
+        for guest in self.here:
+            computed = guest.request.num_computed_tokens
+            if guest.runs and computed < before[guest.name][0]:
+                message = (
+                    f"{guest.name} had {count(before[guest.name][0], 'token')} computed, now {computed}, and it runs."
+                )
+                hint = "All of them are computed once more, at the price of a prompt. Who runs on keeps its blocks."
+                raise self.broken("need", message, hint, guest)
         ran = [guest for guest in self.here if before[guest.name][0]]
-        needed = sum(blocks_needed(before[guest.name][1], self.block_size) for guest in ran)
-        if needed <= self.num_blocks:
-            message = f"{out[0].name} was preempted, though all who ran need {needed} of {self.num_blocks} blocks."
-            hint = "Those who run grow first, newcomers after them. A last block with room in it needs no new one."
-            raise self.broken("need", message, hint, *out)
+        needed = 0
+        for guest in ran:
+            needed += blocks_needed(before[guest.name][1], self.block_size)
+            if needed <= self.num_blocks and guest in out:
+                who = "all who ran" if guest is ran[-1] else "it and those before it"
+                message = f"{guest.name} was preempted, though {who} need {needed} of {self.num_blocks} blocks."
+                hint = "Those who run grow first, newcomers after them. A last block with room in it needs no new one."
+                if guest is not ran[-1]:
+                    hint = "One after the other leaves, the last one first, and only until the one that grows fits."
+                raise self.broken("need", message, hint, *out)
 
     def look_at_room(self) -> None:
         """The first in line, and whether anything keeps it out. A block for each running request may be kept back."""
@@ -307,10 +330,18 @@ class World:
             return
         first, free = line[0], self.allocator.num_free
         needed = blocks_needed(first.request.num_tokens, self.block_size)
-        if needed + len(running) > free:
+        used = sum(blocks_needed(guest.request.num_tokens, self.block_size) for guest in running)
+        unused = sum(len(guest.request.table.blocks) for guest in running) - used  # more than all their tokens need
+        if needed + len(running) > free + max(unused, 0):
             return
         message = f"{first.name} needs {count(needed, 'block')}, {free} are free, and it still waits."
         hint = "Does somebody look at the waiting line in every step, and take in as many as fit?"
+        if unused > 0:
+            message = (
+                f"{first.name} needs {count(needed, 'block')} and waits. Free: {free}, and held for tokens that nobody "
+                f"has written yet: {unused}."
+            )
+            hint = "Blocks are taken when tokens need them, not before. That is what pages are for."
         raise self.broken("joins", message, hint, first)
 
     # The model.
@@ -389,6 +420,7 @@ def kind_of(value) -> str:
 PROMPT, OUTPUT = st.integers(1, 6), st.integers(1, 5)
 VISIT = st.tuples(st.integers(0, 2), PROMPT, OUTPUT)
 VISITS = st.lists(VISIT, min_size=1, max_size=5)
+CROWD = st.lists(st.tuples(st.just(0), st.integers(1, 4), st.integers(2, 5)), min_size=3, max_size=6)
 BLOCK_SIZES = st.sampled_from([2, 1, 3, 16])
 SEATS = st.sampled_from([8, 1, 2, 3])
 SPARE = st.integers(0, 4)
@@ -396,6 +428,8 @@ ABORTS = st.lists(st.sampled_from([None, 0, 1, 2]), max_size=6)
 
 ROOMY = dict(visits=VISITS, block_size=BLOCK_SIZES, seats=SEATS)
 TIGHT = dict(visits=VISITS, block_size=BLOCK_SIZES, spare=SPARE, seats=SEATS)
+# All there at once in a small pool: several must leave in one step, and somebody in the middle ends before the others.
+CROWDED = dict(visits=CROWD | VISITS, block_size=st.sampled_from([1, 2, 3]), spare=SPARE, seats=st.sampled_from([8, 3]))
 
 
 def tight(visits, block_size: int, spare: int) -> int:
@@ -434,7 +468,7 @@ def moves_on(answer, **world):
     play("running", answer, **world)
 
 
-@promise("A request joins as soon as there is room", **ROOMY)
+@promise("A request joins as soon as there is room", **ROOMY, spare=st.none() | SPARE)
 def joins(answer, **world):
     play("joins", answer, **world)
 
@@ -444,7 +478,7 @@ def keeps_seats(answer, **world):
     play("seats", answer, **world)
 
 
-@promise("First come, first served; the latest makes room", **TIGHT)
+@promise("First come, first served; the latest makes room", examples=250, **CROWDED, aborts=ABORTS)
 def in_order(answer, **world):
     play("order", answer, **world)
 
@@ -454,14 +488,14 @@ def preempted(answer, **world):
     play("preempt form", answer, **world)
 
 
-@promise("Nobody is preempted without need", **TIGHT)
+@promise("Nobody is preempted without need", **CROWDED, aborts=ABORTS)
 def without_need(answer, **world):
     play("need", answer, **world)
 
 
 @promise("Every step makes progress, until all are finished", **TIGHT, aborts=ABORTS)
 def progresses(answer, **world):
-    play("progress running joins order seats finish", answer, **world)
+    play("progress running joins order seats need finish", answer, **world)
 
 
 @promise("What is written is what an endless pool would give", examples=60, **TIGHT, aborts=ABORTS)
@@ -474,11 +508,37 @@ def independent(answer, visits, block_size, spare, seats):
     first = World(answer, 40, block_size, 8)
     first.add(3, 2)
     second = World(answer, tight(visits, block_size, spare), block_size, seats)
-    second.story[:0] = ["first = Scheduler(...)  # another one, in which A waits"]
+    second.story[:0] = [f"first = Scheduler(...)  # another one, in which {NAMES[0]} waits"]
     try:
         second.play(visits)
     except Broken as found:
+        if breaks_alone(answer, (first, second), visits):
+            return  # other promises tell that
         found.hint = "What stands in the class body is shared by all schedulers. Make it in __init__."
+        raise
+
+
+def breaks_alone(answer, worlds: tuple[World, World], visits) -> bool:
+    """Whether the second of these worlds goes wrong also when all that was in both is gone."""
+    try:
+        for world in worlds:
+            for guest in world.here:
+                world.finish(guest, "away with it")
+        World(answer, worlds[1].num_blocks, worlds[1].block_size, worlds[1].seats).play(visits)
+    except Broken:
+        return True
+    return False
+
+
+@promise("Also for forty requests", examples=2, seed=st.integers(0, 1))
+def large_world(answer, seed):
+    visits = [(number % 3 == 0, 9 + (number * 37 + seed) % 50, 2 + (number * 17) % 11) for number in range(40)]
+    world = World(answer, 20, 16, 12)
+    try:
+        world.play(visits, [None] * 20 + [5, None, 0, None, 30])
+    except Broken as found:
+        if world.num_steps > 4:
+            found.example = "\n".join([world.story[0], f"...  # {world.num_steps - 3} steps", *world.story[-4:]])
         raise
 
 
@@ -627,6 +687,7 @@ EXERCISES = (
             progresses,
             writes_the_same,
             independent,
+            large_world,
         ),
         hints=(
             "Two lists, waiting and running, both in order of arrival. A step has two halves: those who run grow; "
