@@ -563,7 +563,7 @@ recorder = Recorder(parts.prefix_cache(parts.block_allocator(6)), block_size=4, 
 
 def request(name, text):
     words = text.split()
-    digests = parts.prefix_hash_chain([len(word) for word in words], 4)  # a word's length plays its token id
+    digests = parts.prefix_hash_chain([len(word) for word in words], 4)  # as token ids
     table = recorder.table(name, texts=words)
     hits = recorder.lookup(digests)
     table.adopt(hits, 4 * len(hits))  # the table begins with them
@@ -707,7 +707,7 @@ for name, chain in (("weak hash", weak_chain), ("parts.prefix_hash_chain", parts
 # %% [markdown]
 # ## The other way round: listening
 #
-# One leak remains. A hit is fast, a miss is slow. Who wants to know if a certain text was sent can send it, and look at
+# One leak remains. A hit is fast, a miss is slow. Whoever wants to know if a certain text was sent can send it, and look at
 # the clock.
 #
 # **Guess first.** How can two customers be kept apart in one cache?
@@ -760,7 +760,7 @@ for text in (*questions, "Is there a quiet room?", "What time do you close today
 #   extra keys.
 # - The cache is one more holder. Blocks that only it holds count as free, and go tails first, least recently used
 #   first.
-# - A weak digest mixes up users in silence. A salt keeps apart who must not know of each other.
+# - A weak digest mixes up users in silence. A salt keeps those apart who must not know of each other.
 
 # %% [markdown]
 # ## Where it lives
