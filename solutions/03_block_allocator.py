@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 3 · Who owns which block?
 #
-# *About 60 minutes. You will write a block allocator that never hands a block to two owners, and repair two that
+# *About 75 minutes. You will write a block allocator that never hands a block to two owners, and repair two that
 # did worse.*
 #
 # In lesson 2, memory was taken in one piece and at the start, and most of it stayed empty. Operating systems had the

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 5 · How do you attend over memory that isn't contiguous?
 #
-# *About 75 minutes. You will write attention that walks along a block table. At the end, the real model writes on your
+# *About 90 minutes. You will write attention that walks along a block table. At the end, the real model writes on your
 # own allocator, slots and attention.*
 #
 # After lesson 4, every token has a slot, and its slot can be anywhere. But attention, as you wrote it in lesson 1, wants

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 6 · How can two sequences own the same block?
 #
-# *About 75 minutes. At the end, four answers share one question, and two chats share their instructions, on blocks that
+# *About 90 minutes. At the end, four answers share one question, and two chats share their instructions, on blocks that
 # your own code counts, copies and finds again.*
 #
 # In lesson 3 you counted holders; no count has gone above 1 since. Now somebody wants four answers to one question.

@@ -129,7 +129,8 @@ def plot_sharing(runs: Sequence[SharingRun]) -> Picture:
     axes.set_yticks(ticks, [f"{run.workload}, n = {run.n}" for run in runs])
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
-    axes.set_xlabel("% of the blocks saved by sharing; black lines: the paper's numbers")
+    axes.set_title("Memory that sharing saves")
+    axes.set_xlabel("% of the blocks; black lines: the paper's numbers")
     _legend(axes, kinds)
     return Picture(figure, "Percent of blocks saved by sharing. " + ". ".join(says) + ".")
 
