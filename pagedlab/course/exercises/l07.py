@@ -172,11 +172,11 @@ class World:
                 raise self.broken("form", "An entry of the schedule is not a pair.", hint) from None
             guest = next((guest for guest in self.guests if guest.request is request), None)
             if guest is None or guest.done:
-                whose = "one that is not here" if guest is None else f"{guest.name}, which is over"
+                whose = "a request that was never added" if guest is None else f"{guest.name}, which is over"
                 self.say(f"{ask}  # scheduled {whose}")
                 kind = "form" if guest is None else "finish"
                 hint = "After finish(request), no list of yours may hold it." if guest else "Schedule what was added."
-                raise self.broken(kind, f"The schedule has a request that is over: {whose}.", hint)
+                raise self.broken(kind, f"The schedule has {whose}.", hint)
             pairs.append((guest, number))
         names = [guest.name for guest, _ in pairs]
         for guest, number in pairs:
@@ -308,7 +308,7 @@ class World:
                 message = (
                     f"{guest.name} had {count(before[guest.name][0], 'token')} computed, now {computed}, and it runs."
                 )
-                hint = "All of them are computed once more, at the price of a prompt. Who runs on keeps its blocks."
+                hint = "Was it told to leave, and scheduled all the same? Who leaves waits. Who runs keeps its blocks."
                 raise self.broken("need", message, hint, guest)
         ran = [guest for guest in self.here if before[guest.name][0]]
         needed = 0
@@ -405,6 +405,7 @@ class World:
                 self.finish(self.here[which % len(self.here)], "its user went away")
 
     def step_of_nobody(self) -> None:
+        self.num_steps += 1
         left = self.pairs(self.call("schedule"))
         if left or self.allocator.num_free != self.num_blocks:
             message = f"All are gone, and {self.allocator.num_free} of {self.num_blocks} blocks are free."
@@ -533,6 +534,9 @@ def breaks_alone(answer, worlds: tuple[World, World], visits) -> bool:
 @promise("Also for forty requests", examples=2, seed=st.integers(0, 1))
 def large_world(answer, seed):
     visits = [(number % 3 == 0, 9 + (number * 37 + seed) % 50, 2 + (number * 17) % 11) for number in range(40)]
+    for spare in (0, 1):  # small ones first: three requests that all want more, and a story that is short
+        small = [(0, 1, 3)] * 3
+        World(answer, tight(small, 1, spare), 1, 8).play(small)
     world = World(answer, 20, 16, 12)
     try:
         world.play(visits, [None] * 20 + [5, None, 0, None, 30])
@@ -691,7 +695,7 @@ EXERCISES = (
         ),
         hints=(
             "Two lists, waiting and running, both in order of arrival. A step has two halves: those who run grow; "
-            "then, if nobody had to leave, the first in line come in while there is a seat and room.",
+            "then the first in line come in, while there is a seat and room.",
             "How many blocks does a request need now? blocks_needed(request.num_tokens, block_size) minus "
             "len(request.table.blocks). Compare it with allocator.num_free before you append.",
             "When a running request can't grow, the last of running leaves: table.free(allocator), "
@@ -702,7 +706,7 @@ EXERCISES = (
             "        self.preempt(self.running[-1])\n"
             "    if request in self.running:\n"
             "        self.grow(request)   # append_tokens, and note (request, n)\n"
-            "Then, if nobody was preempted: while waiting, a seat is free and the first one fits, move it and grow it.",
+            "Then, while somebody waits, a seat is free and the first in line fits: move it to running and grow it.",
         ),
     ),
     Exercise(
