@@ -20,8 +20,6 @@ def make_request(
     cache_salt: str | None = None,
 ) -> Request:
     """ValueError or TypeError: something that the model which `config` describes cannot do."""
-    if not isinstance(request_id, str):
-        raise TypeError(f"a request id is a text, not {request_id!r}")
     num_prompt, limit = len(prompt_token_ids), config.max_position_embeddings
     num_positions = num_prompt + params.max_tokens - 1
     if num_positions > limit:
@@ -33,6 +31,7 @@ def make_request(
         if token >= config.vocab_size:
             raise ValueError(f"stop token {token}: the model has token ids 0 to {config.vocab_size - 1}")
     extra_keys = None
+    images = () if images is None else list(images)
     if images or cache_salt is not None:
         extra_keys = extra_keys_of(num_prompt, block_size, images, cache_salt)
     return Request(
@@ -51,9 +50,13 @@ def token_ids(prompt: str | Sequence[int], tokenizer, config: ModelConfig) -> li
     if isinstance(prompt, str):
         if tokenizer is None:
             raise ValueError("a prompt was given as text, but this engine has no tokenizer: give token ids")
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:  # half a character, as JSON can have it
+            raise ValueError(f"the prompt is no text: {error}") from error
         prompt = tokenizer.encode(prompt)
     ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
-    if not isinstance(ids, Sequence):
+    if not isinstance(ids, Sequence) or isinstance(ids, bytes | bytearray):  # bytes are small ids, by accident
         raise TypeError(f"a prompt is a text or a list of token ids, not {prompt!r}")
     if not ids:
         raise ValueError("the prompt is empty: the model needs at least one token to go on from")

@@ -13,14 +13,14 @@ a whole or not at all.
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 
 import torch
 
-from pagedlab.cache.allocator import Allocator, BlockAllocator
+from pagedlab.cache.allocator import Allocator, BlockAllocator, whole_number
 from pagedlab.cache.paged import PagedKVCache
 from pagedlab.cache.prefix import PrefixCache
 from pagedlab.cache.swap import SwapSpace
@@ -122,7 +122,8 @@ class Engine:
         self.clock = time.perf_counter
         self._checks_invariants = check_invariants
         self._table_class = table_class
-        self._seed = seed
+        self._seed = whole_number("seed", seed)
+        self._in_step = False
         self._groups: dict[str, SequenceGroup] = {}  # unfinished, by request id
         self._sequences: dict[str, Sequence] = {}  # unfinished, by the id of the scheduler's request
         self._news: dict[SequenceGroup, None] = {}  # what `step` has not returned yet, in order
@@ -269,6 +270,8 @@ class Engine:
             raise ValueError(f"stop={params.stop} needs a tokenizer, which this engine has not: use stop_token_ids")
         if params.num_sequences > 1 and not hasattr(self.scheduler, "fork"):
             raise ValueError(f"{type(self.scheduler).__name__} cannot fork: n must be 1, and beam_width None")
+        if request_id is not None and not isinstance(request_id, str):
+            raise TypeError(f"a request id is a text, not {request_id!r}")
         if request_id is None:
             request_id = next(name for name in map(str, self._ids) if name not in self._sequences)
         elif request_id in self._sequences:
@@ -315,19 +318,28 @@ class Engine:
     def _step(self) -> None:
         if not self._groups:
             return
+        if self._in_step:
+            raise PagedLabError("a step was begun within a step: does the tokenizer or the scheduler call the engine?")
         with HeldInterrupt() as interrupt:
-            started, moved = self.clock(), False
-            output = SchedulerOutput.of(self.scheduler.schedule())
+            self._in_step = True
             try:
-                self._check(output)
-                self.runner.move(output)
-                moved = True
-                logits, requests = self.runner.execute(output.scheduled, interrupt.raise_if_any)
-                chosen, offered = self._choose(logits, [self._sequences[request.request_id] for request in requests])
-            except BaseException:
-                self._undo(output, moved)
-                raise
-            self._commit(output, chosen, offered, started)
+                self._whole_step(interrupt)
+            finally:
+                self._in_step = False
+
+    def _whole_step(self, interrupt: HeldInterrupt) -> None:
+        started, moved = self.clock(), False
+        output = SchedulerOutput.of(self.scheduler.schedule())
+        try:
+            self._check(output)
+            self.runner.move(output)
+            moved = True
+            logits, requests = self.runner.execute(output.scheduled, interrupt.raise_if_any)
+            chosen, offered = self._choose(logits, [self._sequences[request.request_id] for request in requests])
+        except BaseException:
+            self._undo(output, moved)
+            raise
+        self._commit(output, chosen, offered, started)
 
     def _check(self, output: SchedulerOutput) -> None:
         """A scheduler may be anybody's: no nonsense reaches the model."""
@@ -388,12 +400,11 @@ class Engine:
         if hasattr(self.scheduler, "after_step"):
             self.scheduler.after_step(output)
         self._count(output, started)
-        now = self.clock()
+        now, errors = self.clock(), []
         for sequence, choices in chosen.items():
-            self._continue(sequence, choices, now)
+            self._continue_or_abort([(sequence, choices)], now, errors)
         for beam, candidates in offered:
-            for sequence, choices in beam.group.offer(beam, candidates):
-                self._continue(sequence, choices, now)
+            self._continue_or_abort(beam.group.offer(beam, candidates), now, errors)
         if self.trace is not None:
             requests = [sequence.request for sequence in self._sequences.values()] + self._left
             self.trace.record(requests, output, self.allocator, now, started)
@@ -401,6 +412,19 @@ class Engine:
         if self._checks_invariants:
             self.check_invariants()
         self._totals.busy_time += self.clock() - started
+        if errors:
+            raise errors[0]
+
+    def _continue_or_abort(self, continued: list[tuple[Sequence, list[Choice]]], now: float, errors: list) -> None:
+        """The step counts, whatever becomes of one request. If its tokenizer fails, it is aborted, and all others get
+        their tokens before they hear of it."""
+        try:
+            for sequence, choices in continued:
+                self._continue(sequence, choices, now)
+        except Exception as error:
+            errors.append(error)
+            for sequence in continued[0][0].group.live:
+                self._finish(sequence, RequestStatus.FINISHED_ABORTED)
 
     def _continue(self, sequence: Sequence, choices: list[Choice], now: float) -> None:
         """One token: append it. Several: fork first, so that each has a sequence. None: a beam that ends here."""
@@ -451,6 +475,10 @@ def _as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
     """A batch. One text is a batch of one, and so is one list of token ids."""
     if isinstance(prompts, str) or not isinstance(prompts, Iterable):
         return [prompts]
+    if isinstance(prompts, bytes | bytearray | Mapping | Set):
+        raise TypeError(f"prompts are a text, token ids, or a list of such, not {prompts!r}")
     prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
+    if not isinstance(prompts, list):  # an array of no dimension
+        return [prompts]
     is_one = bool(prompts) and all(isinstance(item, Integral) for item in prompts)
     return [prompts] if is_one else prompts

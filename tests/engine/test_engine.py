@@ -166,6 +166,10 @@ BAD = {
     "an id that is no number": ([1, 2.0], {}, TypeError, "token 1 of the prompt must be a whole number, not 2.0"),
     "True": ([True], {}, TypeError, "token 0 of the prompt must be a whole number, not True"),
     "no list": (7, {}, TypeError, "not 7"),
+    "bytes": (b"hello", {}, TypeError, "a text.* list of .*not b'hello'"),
+    "a dictionary": ({"prompt": [1]}, {}, TypeError, "not {'prompt'"),
+    "a set, which has no order": ({1, 2}, {}, TypeError, "not {1, 2}"),
+    "a number in an array": (numpy.array(3), {}, TypeError, "not "),
     "text without a tokenizer": ("hello", {}, ValueError, "no tokenizer"),
     "too long for the pool": ([1] * 60, dict(max_tokens=22), NeverFitsError, "81 tokens.*21 blocks of 4.*20"),
     "too long for the model": ([1] * 10, dict(max_tokens=4088), ValueError, "4097 positions.*4096"),
@@ -204,10 +208,23 @@ def test_params_of_the_wrong_kind_or_number(tiny):
         engine.add([1], 12)
     with pytest.raises(TypeError, match="a request id is a text, not 7"):
         engine.add([1], request_id=7)
+    with pytest.raises(TypeError, match=r"a request id is a text, not \['a'\]"):
+        engine.add([1], request_id=["a"])
+    with pytest.raises(TypeError, match="seed must be a whole number, not 'a'"):
+        Engine(tiny, num_blocks=2, seed="a")
+    with pytest.raises(PoolSizeError, match="1,000,000,000,000 blocks of"):
+        Engine(tiny, num_blocks=2, num_cpu_blocks=10**12)
     with pytest.raises(TypeError, match="not 5"):
         engine.generate(5)
     with pytest.raises(ValueError, match="2 prompts, but 3 params"):
         engine.generate([[1], [2]], [SamplingParams()] * 3)
+
+
+def test_the_bad_key_of_an_image_in_the_last_block(tiny):
+    engine = poisoned_engine(tiny, num_blocks=20, block_size=4)
+    with pytest.raises(TypeError, match="'image' has 1.5"):
+        engine.add([1] * 5, greedy(6), images=[(4, 1, ("image", 1.5))])
+    assert_empty(engine)
 
 
 def test_an_id_that_is_taken(tiny):
@@ -446,3 +463,61 @@ def test_sizes_of_the_pool(tiny):
         Engine(tiny, scheduler=object())
     with pytest.raises(ValueError, match="9 blocks, the pool only 8"):
         Engine(tiny, allocator=BlockAllocator(9), num_blocks=8)
+
+
+class Codes:
+    """A letter a token. Text that has the letter of `trouble` in it cannot be made, or `calls` something else first."""
+
+    eos_token_id = None
+
+    def __init__(self, trouble=None, calls=None):
+        self.trouble, self.calls = trouble, calls
+
+    def encode(self, text):
+        return [ord(letter) % VOCAB for letter in text]
+
+    def decode(self, ids, skip_special_tokens=False):
+        if self.trouble in ids:
+            self.calls() if self.calls else 1 / 0
+        return "".join(chr(97 + token) for token in ids)
+
+
+def test_a_tokenizer_that_fails_ends_its_request_and_no_other(tiny):
+    prompts = [[1, 2, 3], [4, 5, 6], [7, 8]]
+    alone = [generate(tiny, prompt, 8) for prompt in prompts]
+    trouble = next(token for token in alone[1][1:] if token not in alone[0] + alone[2])
+    engine = poisoned_engine(tiny, Codes(trouble), num_blocks=60, block_size=4)
+    for prompt in prompts:
+        engine.add(prompt, greedy(8), request_id=str(prompt[0]))
+    outputs, errors = {}, 0
+    while engine.has_unfinished:
+        try:
+            outputs.update((output.request_id, output) for output in engine.step())
+        except ZeroDivisionError:
+            errors += 1
+    outputs.update((output.request_id, output) for output in engine.step())
+    assert errors == 1
+    assert list(outputs["1"].token_ids) == alone[0] and list(outputs["7"].token_ids) == alone[2]
+    assert outputs["4"].finished and outputs["4"].outputs[0].finish_reason == "abort"
+    assert outputs["4"].token_ids[-1] == trouble
+    with pytest.raises(ZeroDivisionError):
+        engine.generate(prompts, greedy(8), progress=False)
+    assert_empty(engine)
+
+
+def test_a_step_within_a_step_is_refused(tiny):
+    tokenizer = Codes(generate(tiny, [1, 2, 3], 3)[1])
+    engine = poisoned_engine(tiny, tokenizer, num_blocks=60, block_size=4)
+    tokenizer.calls = lambda: engine.generate([[9]], greedy(2), progress=False)
+    with pytest.raises(PagedLabError, match="within a step"):
+        engine.generate([[1, 2, 3], [4, 5]], greedy(8), progress=False)
+    assert_empty(engine)
+    tokenizer.trouble = None
+    assert list(engine.generate([[1, 2, 3]], greedy(3), progress=False)[0].token_ids) == generate(tiny, [1, 2, 3], 3)
+
+
+def test_a_text_with_half_a_character(tiny):
+    engine = poisoned_engine(tiny, Codes(), num_blocks=20, block_size=4)
+    with pytest.raises(ValueError, match="the prompt is no text"):
+        engine.add("a\ud83d")
+    assert_empty(engine)
