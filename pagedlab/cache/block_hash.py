@@ -47,10 +47,13 @@ class HashChain:
     """The same for a sequence that grows: each block is hashed once, when it becomes full."""
 
     def __init__(self, block_size: int, extra_keys: Sequence[tuple] | None = None):
+        """TypeError: an extra key is none, be it that of a block which is far from full."""
         self.block_size = whole_number("block_size", block_size, at_least=1)
         self.hashes: list[bytes] = []
-        self._extra_keys = list(extra_keys or ())
+        self._extra_keys = [tuple(keys) for keys in extra_keys or ()]
         self._tail: list[int] = []  # ids behind the last full block
+        for keys in self._extra_keys:
+            _key_fields(keys)
 
     @property
     def num_tokens(self) -> int:
@@ -70,8 +73,8 @@ class HashChain:
 
     def fork(self) -> "HashChain":
         """A second chain that goes on from here by itself."""
-        child = HashChain(self.block_size, self._extra_keys)
-        child.hashes, child._tail = list(self.hashes), list(self._tail)
+        child = HashChain(self.block_size)
+        child.hashes, child._tail, child._extra_keys = list(self.hashes), list(self._tail), self._extra_keys
         return child
 
 
@@ -79,12 +82,7 @@ def block_hash(parent: bytes, token_ids: Iterable[int], extra_keys: Iterable[tup
     """One link of the chain. `parent` is the hash of the block before, `NO_PARENT` for the first."""
     # Hexadecimal text takes ids of any size; a fixed number of bytes would cut some, and equal ids might come of it.
     parts = [_field("parent", parent), _field("tokens", " ".join(f"{token:x}" for token in token_ids).encode())]
-    for key in extra_keys:
-        if not isinstance(key, tuple) or len(key) != 2 or not isinstance(key[0], str):
-            raise TypeError(f'an extra key is a pair of its kind and its value, as ("cache_salt", "abc"), not {key!r}')
-        kind, value = key
-        parts += [_field("kind", kind.encode()), _value(kind, value)]
-    return hashlib.sha256(b"".join(parts)).digest()
+    return hashlib.sha256(b"".join(parts + _key_fields(extra_keys))).digest()
 
 
 def image_key(pixels, shape: Sequence[int], dtype: str = "uint8") -> tuple[str, bytes]:
@@ -119,7 +117,7 @@ def extra_keys_of(
     keys: list[list[tuple]] = [[] for _ in range(num_blocks)]
     keys[0] += [(kind, value) for kind, value in (("cache_salt", cache_salt), ("lora", lora)) if value is not None]
     next_free = 0
-    for start, length, key in sorted(images, key=lambda image: image[0]):
+    for start, length, key in sorted(map(_checked_image, images), key=lambda image: image[0]):
         end = start + length
         if length < 1 or start < next_free or end > num_tokens:
             raise ValueError(
@@ -130,6 +128,26 @@ def extra_keys_of(
         for block in range(start // block_size, blocks_needed(end, block_size)):
             keys[block] += [key, ("image_offset", start - block * block_size)]
     return [tuple(block_keys) for block_keys in keys]
+
+
+def _key_fields(extra_keys: Iterable[tuple]) -> list[bytes]:
+    """The extra keys of one block as bytes."""
+    fields = []
+    for key in extra_keys:
+        if not isinstance(key, tuple) or len(key) != 2 or not isinstance(key[0], str):
+            raise TypeError(f'an extra key is a pair of its kind and its value, as ("cache_salt", "abc"), not {key!r}')
+        kind, value = key
+        fields += [_field("kind", kind.encode()), _value(kind, value)]
+    return fields
+
+
+def _checked_image(image: tuple) -> tuple[int, int, tuple]:
+    if not isinstance(image, tuple | list) or len(image) != 3:
+        raise TypeError(
+            f"an image is (position of its first token, number of its tokens, its image_key), not {image!r}"
+        )
+    start, length, key = image
+    return whole_number("an image's position", start), whole_number("an image's number of tokens", length), key
 
 
 def _value(kind: str, value: str | bytes | int) -> bytes:

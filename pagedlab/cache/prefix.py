@@ -138,6 +138,12 @@ class PrefixCache:
         self._block_of[block_hash] = block
         self._hash_of[block] = block_hash
 
+    def forget(self, block: int) -> None:
+        """This block is about to be written again, by its only holder: it is no longer found. Harmless if it is not."""
+        if block in self._hash_of and block not in self._cached_free:
+            self._forget(block)
+            self.allocator.free([block])
+
     def reset(self) -> None:
         """Forget everything. Blocks in use stay with their holders, and will be plain free when those leave."""
         for block in self._cached_free:

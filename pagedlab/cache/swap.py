@@ -64,10 +64,12 @@ class SwapSpace(SwapBooks):
     """Main memory for `num_cpu_blocks` blocks like those of `pool`, a `pagedlab.cache.paged.PagedKVCache`."""
 
     def __init__(self, pool, num_cpu_blocks: int):
-        super().__init__(num_cpu_blocks)
+        num_cpu_blocks = whole_number("num_cpu_blocks", num_cpu_blocks, at_least=0)
         self.pool = pool
         shape = pool.num_kv_heads, pool.block_size, pool.head_dim
-        self.cpu = type(pool)(pool.num_layers, self.num_blocks, *shape, pool.dtype) if self.num_blocks else None
+        # The memory before its books: of too many blocks the pool says how large they are.
+        self.cpu = type(pool)(pool.num_layers, num_cpu_blocks, *shape, pool.dtype) if num_cpu_blocks else None
+        super().__init__(num_cpu_blocks)
 
     @property
     def nbytes(self) -> int:

@@ -94,6 +94,8 @@ class BlockTable:
             shared = self.blocks[-1]
             raise SharedBlockError(shared, holders=allocator.ref_count(shared), position=self.num_tokens)
         missing = blocks_needed(self.num_tokens + n, self.block_size) - len(self.blocks)
+        if n > 0 and self.num_tokens < self.capacity and hasattr(allocator, "forget"):
+            self._forgotten_by(allocator, missing)
         new_blocks = list(allocator.allocate(missing)) if missing > 0 else []
         if len(new_blocks) != max(missing, 0):
             raise ValueError(f"the allocator was asked for {missing} blocks and gave {len(new_blocks)}: {new_blocks}")
@@ -159,6 +161,14 @@ class BlockTable:
                 f"slots, not {len(blocks)}"
             )
         self.blocks, self.num_tokens = blocks, num_tokens
+
+    def _forgotten_by(self, cache: Allocator, missing: int) -> None:
+        """After `truncate` the last block may be one that a prefix cache knows by what it held. Now it gets new tokens.
+
+        If the call is going to fail, it stays known: nothing may change then.
+        """
+        if missing <= cache.num_free:
+            cache.forget(self.blocks[-1])
 
     def _writes_into_a_shared_block(self, allocator: Allocator) -> bool:
         """Would the next token go into a block that another sequence holds too?"""

@@ -78,10 +78,6 @@ def test_a_failed_extension_changes_nothing():
         with pytest.raises(TypeError, match="a token id must be a whole number"):
             chain.extend(wrong)
     assert (chain.hashes, chain.num_tokens) == (before, 3)
-    late = HashChain(1, [(), (1,)])  # the second block's key is no pair
-    with pytest.raises(TypeError, match="extra key"):
-        late.extend([1, 2])
-    assert (late.hashes, late.num_tokens) == ([], 0)
 
 
 def test_ids_of_any_make_and_size():
@@ -182,6 +178,20 @@ def test_two_images_that_divide_a_block_differently():
 def test_images_that_do_not_fit(images):
     with pytest.raises(ValueError, match="the prompt has 8 tokens"):
         extra_keys_of(8, 4, images=images)
+
+
+@pytest.mark.parametrize(
+    "image", [7, "abc", (0, 1), (0.0, 1, "k"), ("0", 1, "k"), (0, True, "k"), (float("nan"), 1, "k")]
+)
+def test_what_is_no_image(image):
+    with pytest.raises(TypeError, match="an image is|an image's"):
+        extra_keys_of(8, 4, images=[(5, 1, "k"), image])
+
+
+def test_a_bad_key_is_told_before_its_block_is_full():
+    for bad in ("image", ("image", 1.5), (1, "x"), ("image",), 1):
+        with pytest.raises(TypeError, match="extra key"):
+            HashChain(4, [(), (("lora", "x"), bad)])
 
 
 def test_it_needs_no_torch():

@@ -20,7 +20,7 @@ from pagedlab.cache.allocator import (
     UnknownBlockError,
 )
 from pagedlab.cache.prefix import AlreadyPublishedError, NotHeldError, PrefixCache, prefix_hash_chain
-from pagedlab.cache.table import BlockTable
+from pagedlab.cache.table import BlockTable, SharedBlockError
 from pagedlab.errors import PagedLabError
 
 
@@ -391,3 +391,27 @@ class AgainstAModel(RuleBasedStateMachine):
 
 
 TestAgainstAModel = AgainstAModel.TestCase
+
+
+def test_a_block_that_is_written_again_is_no_longer_found():
+    cache, table = PrefixCache(BlockAllocator(3)), BlockTable(4)
+    table.append_tokens(8, cache)
+    hashes = prefix_hash_chain([1] * 8, 4)
+    for block, block_hash in zip(table.blocks, hashes, strict=True):
+        cache.publish(block, block_hash)
+    fork = table.fork(cache)
+    table.truncate(6, cache)
+    with pytest.raises(SharedBlockError):
+        table.append_tokens(1, cache)
+    assert cache.contents() == dict(zip(hashes, fork.blocks, strict=True))  # the fork has all 8 tokens
+    fork.free(cache)
+    (taken,) = cache.allocate(1)
+    with pytest.raises(OutOfBlocksError):
+        table.append_tokens(3, cache)  # one too many: nothing changes, and the block holds what it held
+    assert len(cache.contents()) == 2
+    assert table.append_tokens(2, cache) == []
+    assert cache.contents() == {hashes[0]: table.blocks[0]}
+    table.free(cache)
+    cache.free([taken])
+    found = cache.lookup(hashes)
+    assert len(found) == 1 and cache.num_free == 2 and cache.num_cached_free == 0
