@@ -188,6 +188,18 @@ def _reset(args) -> int:
     return 0
 
 
+def _prompt(argument: str) -> str:
+    """The text that '-' stands for, or the argument itself. ValueError: it is no text."""
+    if argument == "-" and sys.stdin is None:
+        raise ValueError("'-' reads the prompt from standard input, which is closed")
+    try:
+        prompt = sys.stdin.read() if argument == "-" else argument
+        prompt.encode()
+    except UnicodeError as error:  # bytes of another encoding; Python may let them through as halves of a character
+        raise ValueError(f"the prompt is not text in UTF-8 ({error})") from error
+    return prompt
+
+
 def _generate(args) -> int:
     import torch
 
@@ -204,7 +216,7 @@ def _generate(args) -> int:
             stop=args.stop,
             ignore_eos=args.ignore_eos,
         )
-        prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+        prompt = _prompt(args.prompt)
         engine = Engine.load(args.model, getattr(torch, args.dtype))
         if args.chat:
             prompt = engine.tokenizer.chat([{"role": "user", "content": prompt}])

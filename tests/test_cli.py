@@ -1,6 +1,8 @@
 """The `pagedlab` command: what it prints, where, and with which exit status."""
 
+import io
 import os
+import re
 import subprocess
 import sys
 
@@ -156,3 +158,14 @@ def test_a_file_given_for_a_model_that_is_there_is_said_to_be_unused(capsys, mon
     assert "nowhere.gguf was not looked at" in capsys.readouterr().out
     assert cli.main(["fetch"]) == 0
     assert "not looked at" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "stdin, says",
+    [(None, "standard input, which is closed"), ("ab\udcff", "not text in UTF-8"), ("", "prompt is empty|cannot read")],
+)
+def test_a_prompt_from_standard_input_that_is_none(stdin, says, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("sys.stdin", None if stdin is None else io.StringIO(stdin))
+    assert cli.main(["generate", "-", "--model", str(tmp_path / "none.gguf")]) == 1
+    error = capsys.readouterr().err
+    assert re.search(says, error) and error.startswith("pagedlab: ") and error.count("\n") == 1
