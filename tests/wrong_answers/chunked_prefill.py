@@ -150,3 +150,13 @@ def the_latest_decode_first(num_new_tokens, token_budget):
 @wrong(THOUSAND, "could be")
 def at_most_256_a_prompt(num_new_tokens, token_budget):
     return right([min(need, 256) for need in num_new_tokens], token_budget)
+
+
+@wrong(NEEDS, "has 0 new tokens and was given 1")
+def nobody_goes_without(num_new_tokens, token_budget):
+    return right([max(need, 1) for need in num_new_tokens], token_budget)
+
+
+@wrong(THOUSAND, "could be")
+def no_chunk_above_two_thousand(num_new_tokens, token_budget):
+    return [min(share, 2048) for share in right(num_new_tokens, token_budget)]
