@@ -544,21 +544,25 @@ Timeline(trace, requests=trace.requests[:32])  # 32 rows; the pool below is that
 
 # %% [markdown]
 # **Guess first.** The same 64 in static batches of 24, with 128 tokens reserved for each. That takes 192 blocks; yours had
-# 72. How many more steps does it need?
+# 72. How many more steps does it need, and how much more time?
 
 # %%
 static_trace = ScheduleTrace()
 blocks = 24 * blocks_needed(128, 16)  # rows of 128 tokens: the longest request comes to less
 _, static_seconds = serve_all(StaticBatching(blocks, 16, max_model_len=128, batch_size=24), static_trace)
-print(f"static: {len(static_trace)} steps, yours: {len(trace)} steps")
-print(f"measured: static takes {static_seconds / seconds:.2f} times as long")
+gpu = serving.opt_13b_on_a100()  # the cost model from above
+for name, one in {"static": static_trace, "yours": trace}.items():
+    computed = sum(each.num_scheduled for each in one.steps)
+    on_gpu = len(one) * gpu.base + computed * gpu.per_token
+    print(f"{name:6} {len(one)} steps, {computed} tokens computed, {on_gpu:.1f} s on the simulated GPU")
+print(f"measured: on this machine static takes {static_seconds / seconds:.2f} times as long as yours")
 
 # %% [markdown]
-# More steps, with more than twice the memory. The time may differ less, or not at all: both compute the same 2,304 prompt
-# tokens, and on a CPU that is much of the work.
+# Yours needs fewer steps, and less than half of the memory. On this machine the time differs little, either way. Here the
+# work is in the tokens, and both compute nearly the same; a preemption adds some. On a GPU the work is in the steps, as
+# long as most of a step is reading weights.
 #
-# On a GPU a step of 24 costs hardly more than a step of 6, so steps count. The paper reports 2 to 4 times the throughput
-# of earlier systems, at the same latency.
+# The paper reports 2 to 4 times the throughput of earlier systems, at the same latency.
 
 # %% [markdown]
 # ## How much to keep free
