@@ -69,7 +69,7 @@ class ModelRunner:
         """
         batch = Batch(scheduled, self.pool)
         if not batch.requests:
-            return self.model.embedding.new_empty(0, self.model.config.vocab_size), []
+            return torch.empty(0, self.model.config.vocab_size, dtype=self.model.dtype, device=self.model.device), []
         hidden = self.forward(batch, before_layer)
         if len(batch.sampling) < len(hidden):
             hidden = hidden[batch.last_rows]

@@ -136,6 +136,10 @@ class _Watching(TorchDispatchMode):
     """Sees what torch is asked to do. Results are moved to the workspace, views are harmless, and whole numbers may be
     looked at: lengths, of which the caller knows how they decide what is run."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch would import its compiler here: a second, and 110 MB
+
     def __init__(self, workspace: Workspace):
         super().__init__()
         self._workspace = workspace

@@ -85,6 +85,14 @@ def multiply(x: torch.Tensor, packed: Packed) -> torch.Tensor:
     return out
 
 
+def rows(packed: Packed, indices: torch.Tensor) -> torch.Tensor:
+    """Rows of a weight that is not gated, `[num_indices, in_features]`: its panels hold them all, only elsewhere."""
+    num_panels, steps, _ = packed.panels.shape
+    columns = _code().COLUMNS
+    panels = packed.panels.view(num_panels, steps, columns, -1)
+    return panels[indices // columns, :, indices % columns].reshape(len(indices), packed.in_features)
+
+
 def _fill(out: torch.Tensor, x: torch.Tensor, packed: Packed) -> None:
     """Both `[rows, ...]`, each row's numbers side by side."""
     panels, rows, size = packed.panels, x.shape[0], x.element_size()

@@ -39,6 +39,17 @@ class Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return _KINDS[self.kind][1](x, self.weight)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether `rows` works: what oneDNN has packed is in its own order."""
+        return self.kind != "onednn"
+
+    def rows(self, indices: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight, `[num_indices, in_features]`: how token ids become vectors. indices: 1-D, integers."""
+        if self.kind == "tiles":
+            return gemm.rows(self.weight, indices)
+        return F.embedding(indices, self.weight)
+
 
 class GatedLinear:
     """`y = silu(x @ gate.T) * (x @ up.T)`, the first half of a SwiGLU network.

@@ -14,7 +14,6 @@ rotary embeddings (arXiv:2104.09864); grouped-query attention (arXiv:2305.13245)
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 
 from pagedlab.attention import attention
 from pagedlab.cache.protocol import KVCache, NoCache
@@ -143,22 +142,16 @@ class Llama:
     def __init__(self, config: ModelConfig, weights: Weights, fast: bool = True):
         self.config = config
         vocab_shape = (config.vocab_size, config.hidden_size)
-        self.embedding = weights("model.embed_tokens.weight", vocab_shape)
+        embedding = weights("model.embed_tokens.weight", vocab_shape)
+        self.dtype, self.device = embedding.dtype, embedding.device
+        # Tied: the matrix that turns an id into a vector also turns a vector into scores for all ids. It is held once,
+        # unless it is packed in a way that rows cannot be read from.
+        tied = config.tie_word_embeddings
+        self.lm_head = Linear(embedding if tied else weights("lm_head.weight", vocab_shape), fast)
+        self.embedding = self.lm_head if tied and self.lm_head.has_rows else Linear(embedding, fast=False)
         self.layers = [Layer(config, weights, index, fast) for index in range(config.num_hidden_layers)]
         self.norm = RMSNorm(weights("model.norm.weight", (config.hidden_size,)), config.rms_norm_eps)
-        # Tied: the matrix that turns an id into a vector also turns a vector into scores for all ids. When it is packed
-        # for the second use, this one weight is held twice: rows cannot be looked up in the packed form.
-        tied = config.tie_word_embeddings
-        self.lm_head = Linear(self.embedding if tied else weights("lm_head.weight", vocab_shape), fast)
-        self.rope = RotaryEmbedding(config, self.embedding.device)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.device
+        self.rope = RotaryEmbedding(config, self.device)
 
     @torch.no_grad()
     def __call__(
@@ -196,7 +189,7 @@ class Llama:
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """The vector that each token starts as, `[num_tokens, hidden_size]`."""
-        return F.embedding(token_ids, self.embedding)
+        return self.embedding.rows(token_ids)
 
     @torch.no_grad()
     def forward_embedded(
