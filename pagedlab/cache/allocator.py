@@ -138,7 +138,7 @@ class OutOfBlocksError(PagedLabError):
 
     def __str__(self):
         return (
-            f"{self.asked} blocks asked for, {self.free} of {self.total} are free. "
+            f"{self.asked} {'block' if self.asked == 1 else 'blocks'} asked for, {self.free} of {self.total} are free. "
             f"None was taken. Free {self.asked - self.free} more first, or use a larger pool."
         )
 

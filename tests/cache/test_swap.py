@@ -71,7 +71,7 @@ def test_no_swap_space(make):
     swap.free([])
     swap.swap_out([])
     swap.swap_in([])
-    with pytest.raises(OutOfBlocksError, match="1 blocks asked for, 0 of 0"):
+    with pytest.raises(OutOfBlocksError, match="1 block asked for, 0 of 0"):
         swap.allocate(1)
     with pytest.raises(ValueError, match="swap space of 0 blocks"):
         swap.free([0])

@@ -168,7 +168,7 @@ def test_no_block_for_the_copy():
     allocator, parent = BlockAllocator(2), BlockTable(4)
     parent.append_tokens(5, allocator)
     child = parent.fork(allocator)
-    with pytest.raises(OutOfBlocksError, match="1 blocks asked for, 0 of 2 are free"):
+    with pytest.raises(OutOfBlocksError, match="1 block asked for, 0 of 2 are free"):
         child.copy_on_write(allocator)
     assert child.blocks == [0, 1] and [allocator.ref_count(block) for block in (0, 1)] == [2, 2]
 
