@@ -375,7 +375,7 @@ print("bytes and shape:", len(by_shape), "keys")
 #
 # Token ids go from 0 to 2³¹ - 1. `extra_keys` is `None`, or a list with a tuple of pairs for each block: `[(),
 # (("image", b"..."), ("image_offset", 0))]`. It may end before the blocks do. A value is a text, bytes or a whole
-# number, also a negative one. A block with two images has two keys of a kind.
+# number, also a negative one; `"x"` and `b"x"` are two values. A block with two images has two keys of a kind.
 #
 # 1. Returns a list with a digest for each **full** block: `bytes`, 16 at least.
 # 2. The same tokens and extra keys up to the block's end give the same digest, in every call and every process.
@@ -448,7 +448,7 @@ for evicted in ("ab", "cd"):
 # allocator won't hand it out. From outside it is an allocator as in 3.1, with two verbs more.
 #
 # 1. `publish(block, digest)`: the caller holds the block, and its contents are complete. A known digest changes
-#    nothing: the older block stays.
+#    nothing: the older block stays, also when only the cache has it.
 # 2. `lookup(digests)` returns the blocks of the longest beginning that is cached. The caller is one more holder of
 #    each. A miss changes nothing.
 # 3. `num_free` and `ref_count` don't count the cache's own hold: a block that only the cache has is free, with 0

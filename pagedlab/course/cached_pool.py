@@ -14,6 +14,7 @@ from pagedlab.course.words import error_text
 HELD = "A hit is one more holder: the caller may read the block until it frees it."
 EVICT = "Which blocks are only cached, in the order in which their last holder let go? The first of them goes first."
 STALE = "When a block is evicted, its digest must go from the map in the same moment."
+MANY = 12  # digests that are told one by one
 
 
 def chain(text: str) -> list[bytes]:
@@ -45,6 +46,8 @@ class CachedPool(Replay):
         found = super().wrong(message, hint, *(block for block in blocks if isinstance(block, int)))  # no digests
         if self.published:
             kept = [f"{digest}: block {block}" for digest, block in self.published.items()]
+            if len(kept) > MANY:
+                kept[2:-1] = [f"... ({len(kept) - 3} more)"]
             found.example += "\n# published and not evicted: " + ", ".join(kept)
         return found
 
@@ -112,6 +115,14 @@ class CachedPool(Replay):
         self.calls += 1
         self.published.setdefault(digest, block)
 
+    def publish_all(self, blocks: list[int], digests: list[bytes]) -> None:
+        """Many blocks, written and published one by one; told by the first and the last."""
+        before = len(self.story)
+        for block, digest in zip(blocks, digests, strict=True):
+            self.write(block, digest)
+            self.publish(block, digest)
+        self.story[before + 1 : -1] = ["..."]
+
     def lookup(self, digests: list[bytes]) -> tuple[str, list[int]]:
         """Returns who holds the hits from now on (nobody if there are none), and the hits."""
         want = []
@@ -124,7 +135,7 @@ class CachedPool(Replay):
         )
         got = self.hits(result)
         name = self.new_holder([]) if got else ""
-        self.add(f"{name} holds {got}" if got else f"{got}")
+        self.add(f"{name} holds {listed(got)}" if got else f"{got}")
         if got != want:
             self.other_hits(digests, got, want)
         if got:

@@ -228,6 +228,20 @@ class ThreeHoldersOrMore(Right):
         return self.num_tokens % self.block_size > 0 and allocator.ref_count(self.blocks[-1]) > 2
 
 
+@wrong(FIRST, "no copy is reported")
+class FiveHoldersAreACrowd(Right):
+    """So many read the block that it is taken for one that nobody writes to."""
+
+    def due(self, allocator):
+        return super().due(allocator) and allocator.ref_count(self.blocks[-1]) <= 4
+
+
+@wrong(FIRST, "no copy is reported")
+class SixteenHoldersAreACrowd(Right):
+    def due(self, allocator):
+        return super().due(allocator) and allocator.ref_count(self.blocks[-1]) <= 16
+
+
 @wrong(FULL, "full, so its next token goes into a new one")
 class CopiesFullBlocksToo(Right):
     def due(self, allocator):

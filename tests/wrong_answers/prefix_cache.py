@@ -22,6 +22,7 @@ MISS = "A miss changes nothing"
 ONLY_CACHED = "A block that is only cached can be neither freed nor shared"
 NOTHING = "A refused call changes nothing"
 BACK = "Every block comes back"
+LARGE = "Also in a pool of 100 blocks"
 LISTS = "The lists are the caller's"
 
 
@@ -387,6 +388,34 @@ class DoesNotHoldWhatItPublished(Right):
         if block_hash not in self.block_of:
             self.block_of[block_hash] = block
             self.hash_of[block] = block_hash
+
+
+@wrong(TWINS, "only the cache holds is still the one to be found")
+class TheHeldTwinWins(Right):
+    """The older block is nobody's any more, so the younger one takes its digest over."""
+
+    def publish(self, block, block_hash):
+        older = self.block_of.get(block_hash)
+        if older in self.idle and block not in self.hash_of:
+            self.evict(older)
+        super().publish(block, block_hash)
+
+
+@wrong(LARGE, "a limit on how many digests")
+class KeepsEightDigests(Right):
+    def publish(self, block, block_hash):
+        if len(self.block_of) < 8:
+            super().publish(block, block_hash)
+
+
+@wrong(LARGE, "a limit on how many digests")
+class ForgetsTheOldestOf32(Right):
+    """When there are too many, the one published first goes, as soon as nobody holds it."""
+
+    def let_go(self, blocks):
+        super().let_go(blocks)
+        for block in [block for block in self.hash_of if block in self.idle][: max(0, len(self.hash_of) - 32)]:
+            self.evict(block)
 
 
 # --- calls that are refused ---

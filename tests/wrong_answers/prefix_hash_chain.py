@@ -363,3 +363,57 @@ def md5(token_ids, block_size, extra_keys=None):
         return hashlib.md5(data + (repr(keys).encode() if keys else b"")).digest()
 
     return chain_with(digest_of, token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "any number of keys")
+def two_keys_of_a_block(token_ids, block_size, extra_keys=None):
+    """An image and where it begins: more was not thought of."""
+    return chain_with(lambda parent, tokens, keys: sha((parent, tokens, keys[:2])), token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "any number of keys")
+def five_keys_of_a_block(token_ids, block_size, extra_keys=None):
+    return chain_with(lambda parent, tokens, keys: sha((parent, tokens, keys[:5])), token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "any number of keys")
+def the_last_keys_of_a_block(token_ids, block_size, extra_keys=None):
+    return chain_with(lambda parent, tokens, keys: sha((parent, tokens, keys[-3:])), token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "All of a value counts")
+def eight_letters_of_a_value(token_ids, block_size, extra_keys=None):
+    """Fields of a fixed width: what is longer is cut."""
+
+    def digest_of(parent, tokens, keys):
+        short = [(kind, value if isinstance(value, int) else value[:8]) for kind, value in keys]
+        return sha((parent, tokens, short))
+
+    return chain_with(digest_of, token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "All of a value counts")
+def the_end_of_a_value(token_ids, block_size, extra_keys=None):
+    def digest_of(parent, tokens, keys):
+        short = [(kind, value if isinstance(value, int) else value[-64:]) for kind, value in keys]
+        return sha((parent, tokens, short))
+
+    return chain_with(digest_of, token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "the sign of a number")
+def numbers_without_a_sign(token_ids, block_size, extra_keys=None):
+    def digest_of(parent, tokens, keys):
+        plain = [(kind, abs(value) if isinstance(value, int) else value) for kind, value in keys]
+        return sha((parent, tokens, plain))
+
+    return chain_with(digest_of, token_ids, block_size, extra_keys)
+
+
+@wrong(KEYS_APART, "are two values")
+def a_text_is_its_bytes(token_ids, block_size, extra_keys=None):
+    def digest_of(parent, tokens, keys):
+        plain = [(kind, value.encode() if isinstance(value, str) else value) for kind, value in keys]
+        return sha((parent, tokens, plain))
+
+    return chain_with(digest_of, token_ids, block_size, extra_keys)

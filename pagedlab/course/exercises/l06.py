@@ -27,6 +27,7 @@ BLOCK_SIZE = st.sampled_from([2, 3, 1, 4, 16])
 SEED = st.integers(0, 50)
 TOKENS = st.integers(0, 5)
 WHICH = st.integers(0, 3)
+CROWD = st.sampled_from([1, 2, 5, 3, 9, 17])  # forks: as many as samples of one answer, or users of one system prompt
 
 
 def last_block(num_full: int, num_more: int, block_size: int) -> int:
@@ -42,22 +43,31 @@ def same_blocks(answer, b, n, forks, seed):
         names.append(family.fork(names[i // 2]))  # forks of the first, and of forks
 
 
-@promise("A fork is one more holder of each block", examples=30, b=BLOCK_SIZE, n=TOKENS, forks=WHICH, seed=SEED)
+@promise("A fork is one more holder of each block", examples=30, b=BLOCK_SIZE, n=TOKENS, forks=CROWD, seed=SEED)
 def one_more_holder(answer, b, n, forks, seed):
     family = Family(answer, b, 8, seed, counts=True)
     names = [family.start(n)]
-    for i in range(1 + forks):
+    for i in range(forks):
         names.append(family.fork(names[i // 2]))
     for name in names:
         family.free(name)
 
 
-@promise("The first writer into a shared block copies it", examples=30, b=BLOCK_SIZE, n=WHICH, more=WHICH, seed=SEED)
-def first_writer_copies(answer, b, n, more, seed):
+@promise(
+    "The first writer into a shared block copies it",
+    examples=30,
+    b=BLOCK_SIZE,
+    n=WHICH,
+    more=WHICH,
+    forks=CROWD,
+    seed=SEED,
+)
+def first_writer_copies(answer, b, n, more, forks, seed):
     family = Family(answer, max(b, 2), 6, seed)
-    family.start(last_block(n, more, max(b, 2)))
-    family.fork("A")
-    family.append("AB"[seed % 2], 1)
+    names = [family.start(last_block(n, more, max(b, 2)))]
+    for _ in range(forks):
+        names.append(family.fork("A"))
+    family.append(names[seed % len(names)], 1)
 
 
 @promise("A full last block is not copied", examples=30, b=BLOCK_SIZE, n=WHICH, seed=SEED)
@@ -173,6 +183,12 @@ KEY = st.sampled_from(
 )
 MATERIAL = "A digest is made of three things: the digest before it, the tokens of the block, its extra keys."
 TAGGED = "Between two texts put together nothing shows where one ends. repr of the tuple does, or a length before each."
+KIND = "A key is a pair. Both halves go in."
+TEXT_OR_BYTES = (
+    'The text "x" and the bytes b"x" are two values. repr tells them apart; .encode() makes one of the other.'
+)
+WHOLE_VALUE = "All of a value counts: its beginning, its end, the sign of a number. Don't cut it to a width."
+EVERY_KEY = "A block can have any number of keys, and all of them go in: the first, the last, and those between."
 TWICE = "A block can hold two images, so a kind can come twice, and the order counts. A dict or a set loses that."
 
 
@@ -371,31 +387,40 @@ def extra_keys_count(answer, b, tokens, at, kind):
 
 
 def alike():
-    """Pairs of key tuples that look alike when kinds and values are written one behind the other."""
-    yield (("image", "x"),), (("lora", "x"),)
-    yield (("image", b"x"),), (("lora", b"x"),)
-    yield (("image", "ab"),), (("imagea", "b"),)
-    yield (("image", b"x"), ("image", b"y")), (("image", b"xy"),)
-    yield (("lora", "x"), ("lora", "y")), (("lora", "xloray"),)
-    yield (("image_offset", 1), ("image_offset", 23)), (("image_offset", 12), ("image_offset", 3))
-    yield (("image", b"x"), ("image", b"z")), (("image", b"y"), ("image", b"z"))
-    yield (("image", b"x"), ("image", b"y")), (("image", b"x"), ("image", b"z"))
-    yield (("image", b"x"), ("image", b"y")), (("image", b"y"), ("image", b"x"))
+    """Pairs of key tuples that are easily taken for the same one, and a hint for who does so."""
+    for value in ("x", b"x"):
+        yield (("image", value),), (("lora", value),), KIND
+    yield (("image", "ab"),), (("imagea", "b"),), TAGGED
+    yield (("image", b"x"), ("image", b"y")), (("image", b"xy"),), TWICE
+    yield (("lora", "x"), ("lora", "y")), (("lora", "xloray"),), TAGGED
+    yield (("image_offset", 1), ("image_offset", 23)), (("image_offset", 12), ("image_offset", 3)), TAGGED
+    yield (("image", b"x"), ("image", b"z")), (("image", b"y"), ("image", b"z")), TWICE
+    yield (("image", b"x"), ("image", b"y")), (("image", b"x"), ("image", b"z")), TWICE
+    yield (("image", b"x"), ("image", b"y")), (("image", b"y"), ("image", b"x")), TWICE
     for one, two in itertools.product(":=,|;/ -_\n\0", repeat=2):
-        yield (("lora", "x"), ("image", "y")), (("lora", f"x{two}image{one}y"),)
+        yield (("lora", "x"), ("image", "y")), (("lora", f"x{two}image{one}y"),), TAGGED
+    for kind, value in (("lora", "x"), ("cache_salt", "salt"), ("image", "ab")):
+        yield ((kind, value),), ((kind, value.encode()),), TEXT_OR_BYTES
+    yield (("image_offset", 4),), (("image_offset", -4),), WHOLE_VALUE
+    yield (("image_offset", 1),), (("image_offset", 257),), WHOLE_VALUE
+    long = "customer 1, contract 2024/17, department of printed matter, archive, room "  # 74 letters
+    for one, two in ((long + "3", long + "4"), ("1" + long, "2" + long), (long + "3", long)):
+        yield (("cache_salt", one),), (("cache_salt", two),), WHOLE_VALUE
+        yield (("image", one.encode()),), (("image", two.encode()),), WHOLE_VALUE
+    for before in (2, 3, 5, 8):  # the last of many is another one, or is not there
+        keys = tuple(("image", b"%d" % i) for i in range(before))
+        yield (*keys, ("image", b"y")), (*keys, ("image", b"z")), EVERY_KEY
+        yield (*keys, ("cache_salt", "y")), keys, EVERY_KEY
+        yield (("lora", "x"), *keys), (("lora", "y"), *keys), EVERY_KEY
 
 
 @promise("The kind of a key counts, and keys don't run together")
 def keys_apart(answer):
-    for left, right in alike():
+    for left, right, hint in alike():
         one, two = chained(answer, [1, 2], 2, [left]), chained(answer, [1, 2], 2, [right])
         told = f"prefix_hash_chain([1, 2], 2, extra_keys=[{left}])\nprefix_hash_chain([1, 2], 2, extra_keys=[{right}])"
-        only_kind = [value for _, value in left] == [value for _, value in right]
-        hint = "A key is a pair. Both halves go in." if only_kind else TAGGED
-        if [kind for kind, _ in left] == [kind for kind, _ in right] == ["image", "image"]:
-            hint = TWICE
         message = (
-            "Only the kind differs, and the digest is the same." if only_kind else "Two different keys, one digest."
+            "Only the kind differs, and the digest is the same." if hint == KIND else "Two different keys, one digest."
         )
         expect_other(one, two, told, message, hint)
 
@@ -683,9 +708,15 @@ def least_recently_used(answer, num_blocks, moves, n, seed):
 
 
 @promise(
-    "Of two blocks with the same text, the older one stays", examples=30, text=TEXT, first=st.booleans(), seed=SEED
+    "Of two blocks with the same text, the older one stays",
+    examples=40,
+    text=TEXT,
+    first=st.booleans(),
+    ended=st.booleans(),
+    seed=SEED,
 )
-def twins(answer, text, first, seed):
+def twins(answer, text, first, ended, seed):
+    """ended: the older one's holder has let go before the younger one is published."""
     pool = CachedPool(answer, 2 * len(text) + 1, seed)
     names = []
     for _ in range(2):  # both computed it before either was published
@@ -696,11 +727,21 @@ def twins(answer, text, first, seed):
     for name in names:
         for block, digest in zip(pool.holders[name], chain(text), strict=True):
             pool.publish(block, digest)
+        if ended and name == names[0]:
+            pool.end(name)
     pool.look_at_ref_counts("The younger block is not the cache's: nothing about it changes.")
-    pool.end(names[first])
+    if not ended:
+        pool.end(names[first])
     pool.look_at_num_free("The younger one is not cached. When its holder lets go, it is simply free.")
-    name, _ = pool.lookup(chain(text))
-    pool.end(names[not first])
+    try:
+        name, _ = pool.lookup(chain(text))
+    except Wrong as found:
+        if ended:
+            found.hint = (
+                "A block that only the cache holds is still the one to be found. A known digest changes nothing."
+            )
+        raise
+    pool.end(names[1] if ended else names[not first])
     pool.look_at_ref_counts("Letting go of one twin must not touch the other.")
     pool.end(name)
     pool.look_at_num_free("Both texts are free now, one of them cached.")
@@ -804,6 +845,30 @@ def everything_back(answer, num_blocks, moves, seed):
     pool.every_hash([digest for text in TEXTS for digest in chain(text)])
 
 
+@promise("Also in a pool of 100 blocks", examples=6, num_blocks=st.sampled_from([100, 40, 130]), seed=SEED)
+def large_pool(answer, num_blocks, seed):
+    """One long text: published, let go, found as a whole; its second half is evicted, and the first half is found."""
+    pool = CachedPool(answer, num_blocks, seed, lru=True)
+    digests = [b"block %d" % i for i in range(num_blocks)]
+    hint = (
+        "It worked in small pools. Is there a limit on how many digests your class keeps? It keeps all, until evicted."
+    )
+    pool.publish_all(pool.allocate(num_blocks), digests)
+    pool.end("A")
+    pool.look_at_num_free(hint)
+    try:
+        name, _ = pool.lookup(digests)
+    except Wrong as found:
+        found.hint = hint
+        raise
+    pool.look_at_num_free(HELD)
+    pool.end(name)
+    pool.allocate(num_blocks // 2, EVICT)
+    pool.lookup(digests)
+    pool.look_at_ref_counts(HELD)
+    pool.look_at_num_free(HELD)
+
+
 @promise("The lists are the caller's", examples=40, num_blocks=NUM_BLOCKS, moves=SERVES, seed=SEED)
 def callers_lists(answer, num_blocks, moves, seed):
     pool = CachedPool(answer, num_blocks, seed, spoil=True)
@@ -904,6 +969,7 @@ EXERCISES = (
             not_the_callers,
             refused_changes_nothing,
             everything_back,
+            large_pool,
             callers_lists,
         ),
         hints=(
