@@ -487,7 +487,8 @@ for name, run in runs.items():
 # %%
 from pagedlab.widgets import Timeline
 
-Timeline(traces, axis="time")
+timeline = Timeline(traces, axis="time")
+timeline
 
 # %% [markdown]
 # Each row is a request, the same in all three figures. Grey dots after a bar: it has finished, and its memory is still

@@ -1,6 +1,7 @@
 """Lessons as a learner meets them: `pagedlab lab`, Run All, and the lesson's widget worked by hand.
 
-Lesson 02 keeps its map in the variable `reservation_map`, lesson 04 its explorer in `explorer`.
+Lesson 02 keeps its map in the variable `reservation_map`, lesson 04 its explorer in `explorer`, lesson 07 its timeline
+in `timeline`.
 """
 
 import sys
@@ -88,6 +89,31 @@ def test_lesson_04_runs_and_its_explorer_is_bound_to_the_kernel(course, open_not
     page.mouse.move(2, 2)
     notebook.screenshot(f"lesson-04-{theme}", tmp_path)
     notebook.screenshot(f"lesson-04-{theme}-explorer", tmp_path, root)
+
+    assert notebook.accessibility_problems(".plw-root") == []
+    assert notebook.left_the_machine == []
+    assert notebook.errors == []
+
+
+def test_lesson_07_runs_and_its_timeline_is_bound_to_the_kernel(course, open_notebook, tmp_path):
+    course.set_theme("dark")
+    notebook = open_notebook("07_continuous_batching.ipynb", server=course)
+    notebook.run_all(seconds=400)
+    page = notebook.page
+    root = page.get_by_test_id("timeline").first
+    root.scroll_into_view_if_needed()
+    slider = root.get_by_test_id("step")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert notebook.evaluate("print(timeline.step)") == "1" == slider.input_value()
+    caption = root.get_by_test_id("caption").inner_text()
+    notebook.evaluate("timeline.step = 400")
+    expect(root.get_by_test_id("caption")).not_to_have_text(caption)
+    expect(root.get_by_test_id("count")).to_contain_text("400")
+    root.scroll_into_view_if_needed()
+    page.mouse.move(2, 2)
+    notebook.screenshot("lesson-07-dark", tmp_path)
+    notebook.screenshot("lesson-07-dark-timeline", tmp_path, root)
 
     assert notebook.accessibility_problems(".plw-root") == []
     assert notebook.left_the_machine == []
