@@ -30,7 +30,7 @@ from pagedlab.cache.allocator import Allocator, whole_number
 from pagedlab.cache.block_hash import HashChain
 from pagedlab.cache.table import BlockTable
 from pagedlab.engine.chunked import chunked_prefill, whole_prompts
-from pagedlab.engine.limits import NeverFitsError, check_fits  # noqa: F401 (the error is looked for here)
+from pagedlab.engine.limits import check_fits
 from pagedlab.engine.request import Request, RequestStatus
 from pagedlab.engine.scheduler_output import SchedulerOutput
 from pagedlab.errors import PagedLabError

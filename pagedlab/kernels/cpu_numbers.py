@@ -23,7 +23,7 @@ compiled_max = njit(error_model="numpy", fastmath={"nnan", "nsz"})  # NaN need n
 
 
 @intrinsic
-def _bits_to_float(typingctx, bits):
+def bits_to_float(typingctx, bits):
     def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.FloatType())
 
@@ -31,7 +31,7 @@ def _bits_to_float(typingctx, bits):
 
 
 @intrinsic
-def _float_to_bits(typingctx, number):
+def float_to_bits(typingctx, number):
     def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.IntType(32))
 
@@ -62,7 +62,7 @@ def read(number):
 @overload(read)
 def _read(number):
     if number == types.uint16:
-        return lambda number: _bits_to_float(np.int32(np.uint32(number) << np.uint32(16)))
+        return lambda number: bits_to_float(np.int32(np.uint32(number) << np.uint32(16)))
     return lambda number: number
 
 
@@ -75,7 +75,7 @@ def _write(row, index, number):
     if row.dtype == types.uint16:
 
         def write_bfloat16(row, index, number):
-            bits = np.uint32(_float_to_bits(number))
+            bits = np.uint32(float_to_bits(number))
             rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
             row[index] = rounded if number == number else np.uint32(0x7FC0)  # NaN stays NaN
 
@@ -105,4 +105,4 @@ def exp(x):
     power = power * r + np.float32(1 / 2)
     power = power * r + np.float32(1)
     power = power * r + np.float32(1)
-    return power * _bits_to_float(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+    return power * bits_to_float(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))

@@ -12,18 +12,18 @@ from numba import carray
 
 from pagedlab.kernels.cpu_numbers import (
     READABLE,
-    _bits_to_float,
-    _float_to_bits,
+    bits_to_float,
     compiled,
     compiled_sum,
+    float_to_bits,
     read,
     write,
 )
+from pagedlab.kernels.cpu_pages import ANY
 from pagedlab.kernels.cpu_threads import arguments_of, kernel, pointer, take
 
 __all__ = ["READABLE", "add_norm", "largest", "rotate_"]
 
-ANY = 1 << 60
 ALONE = 1 << 15
 """So many numbers one thread does before another has even woken up."""
 
@@ -106,7 +106,7 @@ def ordered_bits(number):
 
     NaN comes out above infinity or below minus infinity.
     """
-    return flip(_float_to_bits(number))
+    return flip(float_to_bits(number))
 
 
 @compiled
@@ -126,8 +126,8 @@ def first_largest(row):
             bits = ordered_bits(read(part[i]))
             low, high = min(low, bits), max(high, bits)
         lowest, highest = min(lowest, low), max(highest, high)
-        if _bits_to_float(flip(high)) > best:
-            best, best_start = _bits_to_float(flip(high)), start
+        if bits_to_float(flip(high)) > best:
+            best, best_start = bits_to_float(flip(high)), start
     if lowest < ordered_bits(np.float32(-np.inf)) or highest > ordered_bits(np.float32(np.inf)):
         return -1
     for i in range(best_start, len(row)):

@@ -17,10 +17,11 @@ from pagedlab.cache.accounting import blocks_needed
 from pagedlab.cache.allocator import whole_number
 from pagedlab.cache.table import BlockTable
 from pagedlab.engine.chunked import chunked_prefill
+from pagedlab.engine.limits import NeverFitsError
 from pagedlab.engine.request import Request, RequestStatus
 from pagedlab.engine.scheduler_output import SchedulerOutput
 from pagedlab.sim.buddy import BuddyAllocator, OutOfSlotsError
-from pagedlab.sim.policies import NeverFitsError, OrcaMax, OrcaOracle, OrcaPow2
+from pagedlab.sim.policies import OrcaMax, OrcaOracle, OrcaPow2
 from pagedlab.sim.workload import SimRequest
 
 RESERVE = {"max": OrcaMax, "pow2": OrcaPow2, "oracle": OrcaOracle}

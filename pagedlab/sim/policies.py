@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pagedlab.cache.accounting import LiveRequest, blocks_needed
-from pagedlab.errors import PagedLabError
+from pagedlab.engine.limits import NeverFitsError
 from pagedlab.sim.buddy import BuddyAllocator, OutOfSlotsError
 from pagedlab.sim.workload import SimRequest
-
-
-class NeverFitsError(PagedLabError):
-    """This request does not fit even when nothing else runs: waiting will not help."""
 
 
 class MemoryPolicy(Protocol):

@@ -9,8 +9,9 @@ request comes to alone, that every invariant held around every step, and that al
 
 import pytest
 
+from pagedlab.engine.limits import NeverFitsError
 from pagedlab.engine.request import Request, RequestStatus
-from pagedlab.engine.scheduler import DuplicateRequestError, NeverFitsError
+from pagedlab.engine.scheduler import DuplicateRequestError
 from pagedlab.engine.trace import ScheduleTrace
 from tests.engine.hash_model import Server, alone
 

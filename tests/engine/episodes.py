@@ -6,7 +6,8 @@ An episode is told by its number alone, so one that fails can be played again.
 import random
 from collections import Counter
 
-from pagedlab.engine.scheduler import DuplicateRequestError, NeverFitsError
+from pagedlab.engine.limits import NeverFitsError
+from pagedlab.engine.scheduler import DuplicateRequestError
 from tests.engine.hash_model import Server
 
 MOST_STEPS = 4000  # of one episode: far more than any needs that makes progress

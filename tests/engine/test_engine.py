@@ -12,9 +12,10 @@ from pagedlab.cache.block_hash import image_key
 from pagedlab.cache.paged import PoolSizeError
 from pagedlab.cache.table import BlockTable
 from pagedlab.engine.engine import Engine
+from pagedlab.engine.limits import NeverFitsError
 from pagedlab.engine.params import SamplingParams
 from pagedlab.engine.request import Request
-from pagedlab.engine.scheduler import DuplicateRequestError, NeverFitsError
+from pagedlab.engine.scheduler import DuplicateRequestError
 from pagedlab.engine.trace import ScheduleTrace
 from pagedlab.errors import PagedLabError
 from pagedlab.model.generate import generate

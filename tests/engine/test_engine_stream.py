@@ -3,8 +3,8 @@
 import pytest
 
 from pagedlab.engine.engine import Engine
+from pagedlab.engine.limits import NeverFitsError
 from pagedlab.engine.params import SamplingParams
-from pagedlab.engine.scheduler import NeverFitsError
 from pagedlab.model.generate import generate
 from tests.engine.poison import assert_empty, exact_llama, poisoned_engine
 

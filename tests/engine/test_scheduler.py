@@ -4,8 +4,9 @@ import pytest
 
 from pagedlab.cache.allocator import BlockAllocator
 from pagedlab.cache.table import BlockTable
+from pagedlab.engine.limits import NeverFitsError
 from pagedlab.engine.request import Request, RequestStatus
-from pagedlab.engine.scheduler import DuplicateRequestError, NeverFitsError, Scheduler, StuckError
+from pagedlab.engine.scheduler import DuplicateRequestError, Scheduler, StuckError
 from pagedlab.engine.scheduler_output import SchedulerOutput
 from tests.engine.hash_model import Server
 

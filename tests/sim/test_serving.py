@@ -10,11 +10,11 @@ from pagedlab.cache.allocator import BlockAllocator
 from pagedlab.cache.prefix import PrefixCache
 from pagedlab.cache.swap import SwapBooks
 from pagedlab.cache.table import BlockTable
+from pagedlab.engine.limits import NeverFitsError
 from pagedlab.engine.request import Request, RequestStatus
-from pagedlab.engine.scheduler import NeverFitsError, Scheduler
+from pagedlab.engine.scheduler import Scheduler
 from pagedlab.engine.trace import ScheduleTrace
 from pagedlab.sim.baselines import ReservedBatching, StaticBatching
-from pagedlab.sim.policies import NeverFitsError as NeverFitsInOnePiece
 from pagedlab.sim.serving import CostModel, SchedulerError, opt_13b_on_a100, poisson_arrivals, simulate_serving, table
 from pagedlab.sim.workload import ALPACA, SHAREGPT, SimRequest
 
@@ -299,9 +299,9 @@ def test_a_scheduler_that_gets_nowhere_is_named(schedule, words):
     ("scheduler", "error"),
     [
         (paged(2), NeverFitsError),
-        (ReservedBatching(8, 4, max_model_len=8), NeverFitsInOnePiece),
-        (ReservedBatching(7, 4, max_model_len=28), NeverFitsInOnePiece),
-        (StaticBatching(7, 4, max_model_len=28), NeverFitsInOnePiece),
+        (ReservedBatching(8, 4, max_model_len=8), NeverFitsError),
+        (ReservedBatching(7, 4, max_model_len=28), NeverFitsError),
+        (StaticBatching(7, 4, max_model_len=28), NeverFitsError),
     ],
 )
 def test_a_request_that_never_fits(scheduler, error):
