@@ -40,6 +40,11 @@ class Target:
     """Parts of the multiprocessor with a register file each; a warp lives in one of them."""
 
     @property
+    def max_warps_per_block(self) -> int:
+        """A block has at most 1,024 threads, on all of these."""
+        return 1024 // self.warp_size
+
+    @property
     def registers_per_partition(self) -> int:
         return self.registers_per_sm // self.sub_partitions
 
