@@ -1,0 +1,136 @@
+"""A kernel as bytes: from a notebook to a check, to a file, or to a process in which Triton compiles.
+
+`@triton.jit` makes an object that can't be pickled, and Triton reads a kernel's text from the file that it was written
+in, which a notebook cell is not. So a kernel travels as its plain Python function, with the helpers and constants that
+it names, the arguments of its decorator and the text around it; `load` decorates it again, in the mode of the process
+that it arrives in. The kernels of an installed package travel by their name alone.
+"""
+
+import hashlib
+import importlib
+import io
+import linecache
+import os
+import pickle
+import sys
+import types
+
+import cloudpickle
+
+from pagedlab.errors import PagedLabError
+from pagedlab.gpu import mode
+
+OPTIONS = ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline", "repr")
+"""What `@triton.jit(...)` takes and may matter elsewhere."""
+
+
+class NoTextError(PagedLabError):
+    """Triton compiles from the text of a kernel, and that is not to be had."""
+
+
+def is_kernel(thing) -> bool:
+    """Whether this is what `@triton.jit` or `@triton.constexpr_function` made of a function, in either mode."""
+    return _decorator(thing) is not None
+
+
+def function(kernel) -> types.FunctionType:
+    """The Python function as it was before `@triton.jit`."""
+    return kernel.fn
+
+
+def options(kernel) -> dict[str, object]:
+    """The arguments of its `@triton.jit(...)` that are not the default."""
+    interpreted = getattr(kernel, "kwargs", None)  # the interpreter's form keeps them together
+    if interpreted is None:
+        interpreted = {name: getattr(kernel, "_repr" if name == "repr" else name, None) for name in OPTIONS}
+    return {name: interpreted[name] for name in OPTIONS if interpreted.get(name)}
+
+
+def text(kernel) -> str:
+    """All of the file or cell that the kernel was written in; "" if that is gone."""
+    return "".join(linecache.getlines(function(kernel).__code__.co_filename, function(kernel).__globals__))
+
+
+def dump(kernel, by_value: bool = False) -> bytes:
+    """The kernel as bytes.
+
+    by_value: take along the text of an installed package's kernels too, so that the package need not be imported
+    where the kernel is loaded. Triton's own always go by name.
+    """
+    file = io.BytesIO()
+    _Pickler(file, by_value).dump(kernel)
+    return file.getvalue()
+
+
+def load(data: bytes):
+    """The kernel again. Only for bytes of your own: unpickling runs code."""
+    return pickle.loads(data)
+
+
+def reduce(thing, by_value: bool = False):
+    """For a pickler's `reducer_override`: how to pickle a kernel; NotImplemented for anything else."""
+    decorator = _decorator(thing)
+    if decorator is None:
+        return NotImplemented
+    raw = function(thing)
+    module, name = raw.__module__, raw.__qualname__
+    if _can_be_imported(thing, module, name) and not (by_value and module.partition(".")[0] != "triton"):
+        return _imported, (module, name)
+    written = text(thing)
+    if not written:
+        raise NoTextError(
+            f"The text of the kernel `{raw.__name__}` is not to be had ({raw.__code__.co_filename} is gone). Define it "
+            "in a cell of the notebook or in a file that stays."
+        )
+    return _decorated, (decorator, raw, options(thing), raw.__code__.co_filename, written)
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file, by_value: bool):
+        super().__init__(file)
+        self.by_value = by_value
+
+    def reducer_override(self, thing):
+        reduced = reduce(thing, self.by_value)
+        return super().reducer_override(thing) if reduced is NotImplemented else reduced
+
+
+def _decorator(thing) -> str | None:
+    """The name of the decorator in `triton` that made this thing. Does not import Triton: no import, no kernels."""
+    if type(thing).__module__ not in ("triton.runtime.jit", "triton.runtime.interpreter"):
+        return None
+    return {"JITFunction": "jit", "InterpretedFunction": "jit", "ConstexprFunction": "constexpr_function"}.get(
+        type(thing).__name__
+    )
+
+
+def _can_be_imported(thing, module: str, name: str) -> bool:
+    found = sys.modules.get(module)
+    if found is None or module == "__main__" or module in cloudpickle.list_registry_pickle_by_value():
+        return False
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is thing
+
+
+def _imported(module: str, name: str):
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _decorated(decorator: str, raw: types.FunctionType, arguments: dict, path: str, written: str):
+    """What `@triton.jit` made, again. Its text goes where Python looks for the text of a file that is not there."""
+    mode.choose()
+    import triton
+
+    lines = written.splitlines(keepends=True)
+    linecache.checkcache(path)
+    if linecache.getlines(path) != lines:
+        if path in linecache.cache or os.path.exists(path):  # another text has this name
+            path = f"{path}-{hashlib.sha256(written.encode()).hexdigest()[:12]}"
+        linecache.cache[path] = (len(written), None, lines, path)  # None: not a file, so never out of date
+    raw.__code__ = raw.__code__.replace(co_filename=path)  # pickled code forgets its file
+    decorate = getattr(triton, decorator)
+    return decorate(raw, **arguments) if arguments else decorate(raw)
