@@ -1,0 +1,305 @@
+"""Paged attention for decode: one new token of each sequence looks at all that its sequence has stored.
+
+One program takes one sequence, one kv head and one split of the sequence's tokens. Four ideas, in the order in which
+the kernel has them:
+
+- The query heads that share a kv head are the rows of one matrix: their keys and values are read once, and the products
+  become matrix products, which tensor cores do (grouped-query attention).
+- The tokens of a step, `TILE`, have nothing to do with the size of a block: every token looks up its own block.
+- The softmax is computed on the way: a running maximum and sum, and an accumulator rescaled when the maximum grows
+  (online softmax). All of it in base 2, in which a GPU has an exponential.
+- With few sequences the tokens are split among several programs (flash decoding), and `merge.py` merges their results.
+  With one split the program writes the output itself.
+"""
+
+from pagedlab.gpu import mode
+
+mode.choose()
+
+import math  # noqa: E402
+
+import torch  # noqa: E402
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+from pagedlab.cache.accounting import blocks_needed  # noqa: E402
+from pagedlab.cache.allocator import whole_number  # noqa: E402
+from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
+from pagedlab.kernels.merge import merge_splits  # noqa: E402
+from pagedlab.kernels.splits import choose_num_splits  # noqa: E402
+
+LOG2E: tl.constexpr = tl.constexpr(math.log2(math.e))
+
+
+@triton.jit
+def paged_decode_kernel(
+    out,
+    lse,  # None: this is the only split
+    q,
+    key_cache,
+    value_cache,
+    block_tables,
+    seq_lens,
+    sinks,  # [num_heads], or None
+    scale,
+    q_seq_stride,
+    q_head_stride,
+    out_seq_stride,
+    out_head_stride,
+    out_split_stride,
+    lse_seq_stride,
+    lse_head_stride,
+    table_stride,
+    # Strides of the caches are known when compiling: fewer registers, and 16-byte copies for any head_dim of 8n.
+    key_block_stride: tl.constexpr,
+    key_head_stride: tl.constexpr,
+    key_slot_stride: tl.constexpr,
+    value_block_stride: tl.constexpr,
+    value_head_stride: tl.constexpr,
+    value_slot_stride: tl.constexpr,
+    tokens_per_split,
+    GROUP_SIZE: tl.constexpr,  # query heads that share a kv head
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr,  # query heads a program takes, a power of 2
+    TILE: tl.constexpr,  # tokens a step takes
+    TILE_DIM: tl.constexpr,  # HEAD_DIM, or the next power of 2
+    WINDOW: tl.constexpr,  # 0: everything is seen, else only the last WINDOW tokens
+    SOFTCAP: tl.constexpr,  # 0: none
+    UPCAST: tl.constexpr,  # products in float32
+):
+    # A 32-bit product of a block's number and its stride overflows in a large pool: whatever may be large is int64.
+    seq = tl.program_id(0).to(tl.int64)
+    row_tiles: tl.constexpr = (GROUP_SIZE + ROWS - 1) // ROWS
+    kv_head = (tl.program_id(1) // row_tiles).to(tl.int64)
+    split = tl.program_id(2)
+
+    # The queries of the group, one a row. Rows beyond the group are zeros and are never stored.
+    rows = tl.program_id(1) % row_tiles * ROWS + tl.arange(0, ROWS)
+    heads = kv_head * GROUP_SIZE + rows
+    dims = tl.arange(0, TILE_DIM)
+    row_mask = (rows < GROUP_SIZE)[:, None] & (dims < HEAD_DIM)[None, :]
+    query_offsets = heads[:, None] * q_head_stride + dims[None, :]
+    queries = tl.load(q + seq * q_seq_stride + query_offsets, mask=row_mask, other=0.0)
+    if UPCAST:
+        queries = queries.to(tl.float32)
+
+    # Where this split begins and ends. It may be empty. What a window has left behind belongs to no split.
+    seq_len = tl.load(seq_lens + seq).to(tl.int32)
+    first = tl.maximum(seq_len - WINDOW, 0) if WINDOW else 0
+    start = first + split * tokens_per_split
+    end = tl.minimum(start + tokens_per_split, seq_len)
+
+    running_max = tl.full([ROWS], -float("inf"), tl.float32)
+    if sinks is not None:  # a score without a value, to be counted once
+        sink = tl.load(sinks + heads, mask=(rows < GROUP_SIZE) & (split == 0), other=-float("inf"))
+        running_max = sink.to(tl.float32) * LOG2E
+    running_sum = tl.where(running_max > -float("inf"), 1.0, 0.0)
+    acc = tl.zeros([ROWS, TILE_DIM], tl.float32)
+
+    block_tables += seq * table_stride
+    key_cache += kv_head * key_head_stride + dims[None, :]
+    value_cache += kv_head * value_head_stride + dims[None, :]
+    for tile_start in range(start, end, TILE):
+        positions = tile_start + tl.arange(0, TILE)
+        is_token = positions < end
+        blocks = tl.load(block_tables + positions // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)[:, None]
+        slots = (positions % BLOCK_SIZE)[:, None]
+        # Slots behind the end may hold NaN, and 0 times NaN is NaN: the values need their mask as much as the keys.
+        tile_mask = is_token[:, None] & (dims < HEAD_DIM)[None, :]
+        keys = tl.load(key_cache + blocks * key_block_stride + slots * key_slot_stride, mask=tile_mask, other=0.0)
+        values = tl.load(value_cache + blocks * value_block_stride + slots * value_slot_stride, tile_mask, other=0.0)
+        if UPCAST:
+            keys, values = keys.to(tl.float32), values.to(tl.float32)
+
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        if SOFTCAP:
+            scores = softcap(scores, SOFTCAP)
+        scores = tl.where(is_token[None, :], scores * LOG2E, -float("inf"))
+
+        new_max = tl.maximum(running_max, tl.max(scores, 1))
+        safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)  # -inf minus -inf is NaN
+        probs = tl.exp2(scores - safe_max[:, None])
+        rescale = tl.exp2(running_max - safe_max)
+        running_sum = running_sum * rescale + tl.sum(probs, 1)
+        acc = tl.dot(probs.to(values.dtype), values, acc * rescale[:, None], input_precision="ieee")
+        running_max = new_max
+
+    total = tl.where(running_sum == 0.0, 1.0, running_sum)  # no tokens: zeros
+    out_offsets = seq * out_seq_stride + split * out_split_stride + heads[:, None] * out_head_stride + dims[None, :]
+    tl.store(out + out_offsets, (acc / total[:, None]).to(out.dtype.element_ty), mask=row_mask)
+    if lse is not None:
+        lse_offsets = seq * lse_seq_stride + heads * lse_head_stride + split
+        tl.store(lse + lse_offsets, running_max + tl.log2(total), mask=rows < GROUP_SIZE)
+
+
+@triton.jit
+def softcap(scores, cap: tl.constexpr):
+    """`cap * tanh(scores / cap)`: scores that never pass +-cap. Of exp2 only powers below 0 are taken: none is inf."""
+    power = tl.exp2(tl.abs(scores) * (-2 * LOG2E / cap))
+    tanh = (1 - power) / (1 + power)
+    return tl.where(scores < 0, -cap, cap) * tanh
+
+
+TILE_BYTES = 32 * 1024
+"""Keys and values of one step. Four programs then fit on a multiprocessor and have 128 KB on the way together."""
+
+SPLIT_TOKENS = 256
+"""The smallest split chosen here: writing and reading a part result must stay small beside reading the tokens."""
+
+MOST_ROWS = 64
+
+
+def paged_decode(
+    q: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float | None = None,
+    *,
+    kernel=paged_decode_kernel,
+    num_splits: int | None = None,
+    tokens_per_split: int | None = None,
+    window: int = 0,
+    **choices,
+) -> torch.Tensor:
+    """Shapes as in `ops.paged_decode`; all tensors on one device. Returns q's shape and type.
+
+    Lengths and tables are not checked against the pool: `ops.paged_decode` does that.
+
+    num_splits: parts that the longest sequence is split into (shorter ones into fewer of the same size). Not given: as
+    many as fill the GPU, and 1 where Triton interprets. tokens_per_split: parts of this size instead, which makes a
+    sequence's result the same to the last bit whoever shares its batch. window, choices: see `decode_launch`.
+    """
+    if num_splits is None and tokens_per_split is None:
+        num_splits = _splits_that_fill_the_gpu(q, key_cache, seq_lens, window)
+    grid, arguments, options = decode_launch(
+        q,
+        key_cache,
+        value_cache,
+        block_tables,
+        seq_lens,
+        scale,
+        num_splits=num_splits,
+        tokens_per_split=tokens_per_split,
+        window=window,
+        **choices,
+    )
+    launch(kernel, grid, arguments, **options)
+    if arguments["lse"] is not None:
+        return merge_splits(arguments["out"], arguments["lse"], q.dtype)
+    return arguments["out"].to(q.dtype)
+
+
+def decode_launch(
+    q: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float | None = None,
+    *,
+    num_splits: int | None = None,
+    tokens_per_split: int | None = None,
+    tile: int | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    num_warps: int = 4,
+    num_stages: int = 3,
+):
+    """(grid, arguments, options) of the kernel: what launching, compiling and tracing it take.
+
+    The result comes in `arguments["out"]`, `[num_seqs, num_heads, head_dim]`. With several splits it is
+    `[num_seqs, num_heads, num_splits, head_dim]` in float32, and `arguments["lse"]`, `[num_seqs, num_heads,
+    num_splits]`, has each part's LSE to base 2.
+
+    num_splits, tokens_per_split: one of them or neither, which is one split. tile: tokens a step reads, a power of 2
+    from 16. window: only the last so many tokens are seen; 0 for all. softcap: scores are bent to stay within it; 0 for
+    none. sinks: a score a head, `[num_heads]`, that takes its share of the softmax and adds no value.
+    """
+    num_seqs, num_heads, head_dim = q.shape
+    _, num_kv_heads, block_size, _ = key_cache.shape
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise TypeError(f"q is {q.dtype}; this kernel sums in float32 and takes float16, bfloat16 or float32")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"{num_heads} query heads cannot share {num_kv_heads} kv heads equally")
+    check_last_dimension(q=q, key_cache=key_cache, value_cache=value_cache, block_tables=block_tables)
+    group_size = num_heads // num_kv_heads
+    tile_dim = max(16, triton.next_power_of_2(head_dim))
+    rows = min(MOST_ROWS, max(16, triton.next_power_of_2(group_size)))
+    if tile is None:
+        tile = max(16, min(64, TILE_BYTES // (2 * tile_dim * q.element_size())))
+    if tile < 16 or tile & (tile - 1):
+        raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, which a matrix product needs")
+
+    if num_splits is not None and tokens_per_split is not None:
+        raise ValueError(f"num_splits={num_splits} and tokens_per_split={tokens_per_split}: choose one of the two")
+    if tokens_per_split is not None:
+        whole_number("tokens_per_split", tokens_per_split, at_least=1)
+        num_splits = max(1, blocks_needed(_longest(seq_lens, window), tokens_per_split))
+    elif num_splits is None or whole_number("num_splits", num_splits, at_least=1) == 1:
+        num_splits, tokens_per_split = 1, max(1, block_tables.shape[1] * block_size)  # no length is beyond that
+    else:
+        tiles = blocks_needed(_longest(seq_lens, window), tile)
+        tokens_per_split = tile * max(1, blocks_needed(tiles, num_splits))
+    upcast = mode.is_interpreting() and q.dtype == torch.bfloat16  # the interpreter multiplies bfloat16's bit patterns
+    if num_splits > 1:
+        out = q.new_empty((num_seqs, num_heads, num_splits, head_dim), dtype=torch.float32)
+        lse = q.new_empty((num_seqs, num_heads, num_splits), dtype=torch.float32)
+    else:
+        out = q.new_empty(q.shape, dtype=torch.float32 if upcast else q.dtype)
+        lse = None
+    arguments = {
+        "out": out,
+        "lse": lse,
+        "q": q,
+        "key_cache": key_cache,
+        "value_cache": value_cache,
+        "block_tables": block_tables,
+        "seq_lens": seq_lens,
+        "sinks": sinks,
+        "scale": head_dim**-0.5 if scale is None else float(scale),
+        "q_seq_stride": q.stride(0),
+        "q_head_stride": q.stride(1),
+        "out_seq_stride": out.stride(0),
+        "out_head_stride": out.stride(1),
+        "out_split_stride": out.stride(2) if num_splits > 1 else 0,
+        "lse_seq_stride": num_heads * num_splits,
+        "lse_head_stride": num_splits,
+        "table_stride": block_tables.stride(0),
+        "key_block_stride": key_cache.stride(0),
+        "key_head_stride": key_cache.stride(1),
+        "key_slot_stride": key_cache.stride(2),
+        "value_block_stride": value_cache.stride(0),
+        "value_head_stride": value_cache.stride(1),
+        "value_slot_stride": value_cache.stride(2),
+        "num_splits": num_splits,
+        "tokens_per_split": tokens_per_split,
+        "GROUP_SIZE": group_size,
+        "BLOCK_SIZE": block_size,
+        "HEAD_DIM": head_dim,
+        "ROWS": rows,
+        "TILE": tile,
+        "TILE_DIM": tile_dim,
+        "WINDOW": window,
+        "SOFTCAP": softcap,
+        "UPCAST": upcast,
+    }
+    grid = num_seqs, num_kv_heads * blocks_needed(group_size, rows), num_splits
+    return grid, arguments, {"num_warps": num_warps, "num_stages": num_stages}
+
+
+def _longest(seq_lens: torch.Tensor, window: int) -> int:
+    """The most tokens that a sequence of the batch has to look at."""
+    longest = int(seq_lens.max()) if len(seq_lens) else 0
+    return min(longest, window) if window else longest
+
+
+def _splits_that_fill_the_gpu(q, key_cache, seq_lens, window) -> int:
+    if mode.is_interpreting():
+        return 1  # its programs run one after the other
+    num_sms = torch.cuda.get_device_properties(q.device).multi_processor_count
+    shape = len(q), q.shape[1], key_cache.shape[1], _longest(seq_lens, window)
+    return choose_num_splits(*shape, tile=SPLIT_TOKENS, num_sms=num_sms, blocks_per_sm=2)
