@@ -113,7 +113,7 @@ def paged_decode_kernel(
             keys, values = keys.to(tl.float32), values.to(tl.float32)
 
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        if SOFTCAP:
+        if SOFTCAP > 0.0:
             scores = softcap(scores, SOFTCAP)
         scores = tl.where(is_token[None, :], scores * LOG2E, -float("inf"))
 
