@@ -20,6 +20,7 @@ import cloudpickle
 
 from pagedlab.course.words import error_text
 from pagedlab.errors import PagedLabError
+from pagedlab.gpu import carry
 
 LARGEST = 20 * 2**20  # bytes; an answer is code, so more than this means that it drags data along
 CACHED = type(functools.cache(lambda: None))  # what functools.cache and lru_cache make of a function
@@ -94,13 +95,15 @@ class _Bounded(io.BytesIO):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle, and what functools has for caching.
+    """cloudpickle, and what functools has for caching, and Triton's kernels.
 
     A function under functools.cache would be taken by its name only, which is nothing in a fresh notebook; a
-    cached_property holds a lock up to Python 3.11.
+    cached_property holds a lock up to Python 3.11. A kernel needs its text wherever it goes.
     """
 
     def reducer_override(self, thing):
+        if carry.is_kernel(thing):
+            return carry.reduce(thing)
         if type(thing) is CACHED and not _is_foreign(thing):
             return _cached, (thing.__wrapped__, *thing.cache_parameters().values())
         if type(thing) is functools.cached_property:
@@ -177,6 +180,8 @@ def _inside(thing):
     if isinstance(thing, WRAPPERS):
         parts = ("__wrapped__", "__func__", "__self__", "func", "args", "keywords", "fget", "fset", "fdel")
         yield from ((part, getattr(thing, part)) for part in parts if getattr(thing, part, None) is not None)
+    elif carry.is_kernel(thing):
+        yield thing.fn.__name__, thing.fn
     elif isinstance(thing, types.ModuleType):
         if _is_own(thing):
             yield from vars(thing).items()
@@ -221,6 +226,16 @@ def _written(answer) -> dict[tuple, str]:
                 text = "".join(linecache.getlines(path))
                 written.update({code_key(code): text for code in _codes(thing.__code__)})
     return written
+
+
+def rewritten(answer, written: dict[tuple, str]) -> dict[tuple, str]:
+    """More of `written`: Triton's interpreter runs a copy of each kernel, rewritten but with the lines of the text."""
+    more = {}
+    for _, thing in _reach(answer):
+        if carry.is_kernel(thing) and hasattr(thing, "rewrite"):
+            text = written.get(code_key(thing.fn.__code__), "")
+            more.update({code_key(code): text for code in _codes(thing.rewrite().__code__)})
+    return more
 
 
 def _values(answer):

@@ -2,6 +2,7 @@
 
 import html
 import sys
+import types
 from dataclasses import dataclass
 
 from pagedlab.course import records
@@ -10,6 +11,7 @@ from pagedlab.course.exercises import find
 from pagedlab.course.promise import Exercise, Failure
 from pagedlab.course.report import COLOUR, CheckResult, card
 from pagedlab.course.sandbox import ALONE, judge_safely, warm_up
+from pagedlab.gpu import carry
 
 
 def check(exercise_id: str, answer, keep: bool = True) -> CheckResult:
@@ -42,22 +44,26 @@ def _check(exercise: Exercise, answer, keep: bool) -> CheckResult:
     if verdict.not_attempted:
         return CheckResult(exercise.id, "not attempted", notes=(_still_a_stub(verdict.not_attempted),))
     status = "failed" if verdict.failures else "passed"
-    notes = ()
+    notes = list(verdict.notes)
     if status == "passed" and not keep:
-        notes = ("Not saved: your own answer stays as it is.",)
+        notes.append("Not saved: your own answer stays as it is.")
     elif status == "passed":
         try:
             records.save_answer(exercise.id, packed)
-            notes = ("Saved: later lessons will use it.",)
+            notes.append("Saved: later lessons will use it.")
         except OSError as error:
-            notes = (f"It could not be saved ({error}). Free some space or set PAGEDLAB_HOME, then check again.",)
-    return CheckResult(exercise.id, status, tuple(verdict.failures), tuple(verdict.kept), notes)
+            notes.append(f"It could not be saved ({error}). Free some space or set PAGEDLAB_HOME, then check again.")
+    return CheckResult(exercise.id, status, tuple(verdict.failures), tuple(verdict.kept), tuple(notes))
 
 
 def _wrong_kind(exercise: Exercise, answer) -> Failure | None:
     got = f"check({exercise.id!r}, ...) was given {_called(answer)}"
     if exercise.kind == "class" and not isinstance(answer, type):
         return Failure("", "Hand over the class itself, not an object made from it.", got)
+    if exercise.kind == "kernel" and not carry.is_kernel(answer):
+        if isinstance(answer, types.FunctionType):
+            return Failure("", "This is a plain function. A kernel has `@triton.jit` in the line above its `def`.", got)
+        return Failure("", "Hand over the kernel itself, without launching it.", got)
     if exercise.kind == "function" and (isinstance(answer, type) or not callable(answer)):
         return Failure("", "Hand over the function itself, without calling it.", got)
     return None

@@ -18,7 +18,7 @@ from pagedlab.course.words import count, error_text, plain, tell
 
 # An exercise needs these two as well, so they can be had from here.
 __all__ = ["Exercise", "Failure", "Judge", "NotAttempted", "Promise", "TimeUp", "Verdict", "Wrong", "promise"]
-__all__ += ["count", "tell"]
+__all__ += ["count", "note", "tell"]
 
 FEWEST = 5  # inputs that are tried for a promise however slow the answer is
 
@@ -94,16 +94,26 @@ def calling(call: str) -> str:
 _CALLS: list[str] = []  # the call that is being tried, in a process that tries one answer
 
 
+def note(text: str) -> None:
+    """Say something about the answer that is neither right nor wrong; the report shows it, whatever comes out."""
+    if text not in _NOTES:
+        _NOTES.append(text)
+
+
+_NOTES: list[str] = []  # in a process that tries one answer
+
+
 @dataclass(frozen=True)
 class Exercise:
     """What is asked, what must hold, and the hints, most general first."""
 
     id: str
     title: str
-    kind: str  # "function" or "class": what the learner hands to `check`
+    kind: str  # "function", "class" or "kernel" (of Triton): what the learner hands to `check`
     reference: str  # "module:name" of our own implementation
     promises: tuple[Promise, ...]
     hints: tuple[str, ...]
+    seconds: float = 8.0  # when an answer counts as stuck; new inputs stop earlier (see Judge)
 
 
 @dataclass
@@ -113,13 +123,15 @@ class Verdict:
     kept: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     not_attempted: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict) -> "Verdict":
-        return cls(data["kept"], [Failure(**failure) for failure in data["failures"]], data["not_attempted"])
+        failures = [Failure(**failure) for failure in data["failures"]]
+        return cls(data["kept"], failures, data["not_attempted"], [plain(text) for text in data["notes"]])
 
 
 class Judge:
@@ -145,6 +157,12 @@ class Judge:
         self.trying = trying  # told the promise's name and the inputs before each try
 
     def judge(self, exercise: Exercise, answer) -> Verdict:
+        _NOTES.clear()
+        verdict = self._judge(exercise, answer)
+        verdict.notes = list(_NOTES)
+        return verdict
+
+    def _judge(self, exercise: Exercise, answer) -> Verdict:
         verdict = Verdict()
         self.started = monotonic()
         for number, one in enumerate(exercise.promises, 1):

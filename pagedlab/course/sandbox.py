@@ -5,7 +5,6 @@ milliseconds and an endless loop, a crash or a memory hog ends with the child, n
 """
 
 import contextlib
-import importlib
 import io
 import multiprocessing
 import os
@@ -16,12 +15,13 @@ import time
 import warnings
 from dataclasses import dataclass
 
-from pagedlab.course.answer import PackedAnswer, unpack
-from pagedlab.course.promise import Failure, Judge, TimeUp, Verdict
+from pagedlab.course.answer import PackedAnswer, rewritten, unpack
+from pagedlab.course.exercises import find
+from pagedlab.course.promise import Exercise, Failure, Judge, TimeUp, Verdict
 from pagedlab.course.words import error_text
+from pagedlab.gpu import mode
 from pagedlab.paths import cache_dir
 
-SECONDS = 8.0  # when an answer counts as stuck; new inputs stop earlier (see Judge)
 GRACE = 3.0  # how long a child may take to say so before it is ended
 START = 120.0  # how long a child may take to load what it needs, which is no fault of the answer
 MEMORY = 2 * 2**30  # bytes on top of what the child has at its start; not enforced on macOS
@@ -32,12 +32,16 @@ ALONE = "It works alone, in a fresh notebook"  # the promise that every answer m
 
 @dataclass(frozen=True)
 class Limits:
-    seconds: float = SECONDS
+    seconds: float = Exercise.seconds
     memory: int = MEMORY
 
 
-def judge_safely(exercise_id: str, packed: PackedAnswer, limits: Limits = Limits()) -> Verdict:
-    """Judge a packed answer in a child process. Never raises for what the answer does."""
+def judge_safely(exercise_id: str, packed: PackedAnswer, limits: Limits | None = None) -> Verdict:
+    """Judge a packed answer in a child process. Never raises for what the answer does.
+
+    Without `limits`, those of the exercise.
+    """
+    limits = limits or Limits(find(exercise_id).seconds)
     context = _server()
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(theirs, exercise_id, packed, limits), daemon=True)
@@ -155,7 +159,8 @@ def _end_with_the_kernel() -> None:
 
 
 def _judge(pipe, exercise_id, packed, limits, printed) -> Verdict:
-    exercise = importlib.import_module("pagedlab.course.exercises").find(exercise_id)
+    mode.interpret()  # for a kernel; with a GPU too
+    exercise = find(exercise_id)
     import torch
     from hypothesis.configuration import set_hypothesis_home_dir
 
@@ -179,6 +184,7 @@ def _judge(pipe, exercise_id, packed, limits, printed) -> Verdict:
             return Verdict(failures=[Failure(ALONE, "Loading your answer again was still running when time was up.")])
         except Exception as error:
             return Verdict(failures=[Failure(ALONE, f"Your answer can't be loaded again: {error_text(error)}")])
+        judge.written = {**packed.written, **rewritten(answer, packed.written)}
         return judge.judge(exercise, answer)
 
 

@@ -118,6 +118,8 @@ LESSONS: tuple[Lesson, ...] = (
         "The paged decode kernel",
         90,
         "How does one kernel attend over pages?",
+        "paged_decode_kernel_step_1",
+        "paged_decode_kernel_step_2",
         "paged_decode_kernel",
     ),
     _lesson(

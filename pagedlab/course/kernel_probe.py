@@ -1,0 +1,76 @@
+"""What the checks of Triton kernels have in common: running an answer strictly, and compiling it for real GPUs."""
+
+from collections.abc import Sequence
+
+from pagedlab.course.promise import Wrong, calling, note
+
+TARGETS = ("sm_80", "sm_90")
+"""A100 and H100: what every kernel of the course must compile for."""
+
+COMPILING = "The interpreter is Python and forgives much. A compiler has to know every type and shape beforehand."
+
+MISTAKES = {  # by the name of the strict interpreter's error, or by words of the assertion that it runs into
+    "OutOfBounds": (
+        "It {said}.",
+        "A GPU would not say so: it reads or overwrites what lies there. Which lanes must be off, and which offset is "
+        "wrong?",
+    ),
+    "DividedByZero": ("It divides {said}.", "A GPU gives some number and goes on. Which length or count can be 0?"),
+    "TileAsCondition": ("It decides for a whole tile at once: {said}", "A mask or `tl.where` decides lane by lane."),
+    "overflow": (
+        "A product or sum has outgrown 32 bits: {said}.",
+        "In a large pool, block * stride passes 2**31. `.to(tl.int64)` on the block's number, before the product.",
+    ),
+    "Input shapes should have": (
+        "A GPU can't multiply tiles this small: {said}",
+        "The inner dimension of `tl.dot` is at least 16 on every NVIDIA GPU. The tile of tokens is one of them.",
+    ),
+}
+
+
+def run_kernel(answer, grid: Sequence[int], arguments: dict, call: str, **options) -> None:
+    """Launch an answer under the strict interpreter, and tell well what goes wrong in it.
+
+    call: how a learner would write the launch, with what must be known of the inputs. options: num_warps, num_stages.
+    """
+    from pagedlab.gpu.strict import KernelError, strict
+    from pagedlab.kernels.launch import LaunchError, launch
+
+    calling(call)
+    try:
+        with strict():
+            launch(answer, grid, arguments, **options)
+    except LaunchError as error:
+        hint = "Arguments are known by their names. Keep those of the exercise; you may leave some out."
+        raise Wrong(str(error), call, hint) from None
+    except KernelError as error:
+        wrong = _mistake(error, call)
+        if wrong is None:
+            raise error.original from None
+        raise wrong from error.original
+
+
+def _mistake(error, call: str) -> Wrong | None:
+    original, said = error.original, str(error.original) or type(error.original).__name__
+    for sign, (message, hint) in MISTAKES.items():
+        if sign == type(original).__name__ or (isinstance(original, AssertionError) and sign in said):
+            return Wrong(message.format(said=said), f"{call}\nin program {error.program}", hint)
+    return None
+
+
+def compiled_notes(answer, arguments: dict, call: str, targets: Sequence[str] = TARGETS, **options) -> list:
+    """Compile an answer for GPUs that aren't there, and note what came out, in a line a target. Returns the records.
+
+    A kernel that a target's compiler refuses is wrong. One that spills or loads in small pieces is right, and slow: the
+    note says so, and what to do about it.
+    """
+    from pagedlab.gpu.compiled import CompileError, compile_many
+
+    calling(call)
+    try:
+        records = compile_many([(answer, arguments, target, options) for target in targets])
+    except CompileError as error:
+        raise Wrong(f"It runs, but it doesn't compile. {error}", call, COMPILING) from None
+    for record in records:
+        note(f"On {record.summary()}")
+    return records
