@@ -91,7 +91,7 @@ class TileAsCondition(KernelMistake, TypeError):
 
 @dataclasses.dataclass
 class Strictness:
-    """What a `with strict() as strictness` has seen. first_nan: where a NaN was first made of numbers that were none."""
+    """What `with strict() as strictness` has seen. first_nan: where a NaN was first made of numbers that were none."""
 
     order: str
     seed: int
