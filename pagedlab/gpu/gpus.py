@@ -94,8 +94,8 @@ _GPUS = [
         l2_bytes=126 * MIB,
         l2_bandwidth=None,
         fp16_flops=2.25e15,
-        source="NVIDIA DGX B200 datasheet, an eighth of it, and half of its FLOP/s, which are with sparsity; L2: NVIDIA "
-        "Blackwell Tuning Guide; SMs: a device query in pytorch/ao#4002, whose memory clock and bus give 7.67 TB/s",
+        source="NVIDIA DGX B200 datasheet, an eighth of it, and half of its FLOP/s, which are with sparsity; L2: "
+        "NVIDIA Blackwell Tuning Guide; SMs: a device query in pytorch/ao#4002 (where clock and bus give 7.67 TB/s)",
     ),
     GPU(
         "RTX 4090",

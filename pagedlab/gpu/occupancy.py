@@ -44,30 +44,23 @@ class Occupancy:
         target, blocks = self.target, self.blocks_per_sm + 1
         if self.warps_per_sm == target.max_warps_per_sm:
             return f"nothing: all {target.max_warps_per_sm} warps are in use"
-        changes = [self._change(name, blocks) for name in self.scarcest]
-        if None in changes:
-            name = self.scarcest[changes.index(None)]
-            there_are = (
-                f"there are {name} for {_count(self.blocks_per_sm, 'block')} of {_count(self.num_warps, 'warp')}"
-            )
-            return f"nothing but other blocks: {there_are}"
+        if "blocks" in self.scarcest:
+            return f"nothing: {self.blocks_per_sm} blocks is the most there can be; more warps a block would fill it"
+        changes = filter(None, (self._change(name, blocks) for name in self.scarcest))
         return f"{' and '.join(changes)}: {_count(blocks, 'block')}"
 
-    def _change(self, name: str, blocks: int) -> str | None:
-        """The least that lets `name` allow that many blocks; None if nothing does."""
+    def _change(self, name: str, blocks: int) -> str:
+        """The least that lets `name`, which is scarcest, allow that many blocks; "" where fewer warps do it already."""
         target = self.target
-        if name == "registers":
-            for fewer in range(1, self.registers):
-                if _by_registers(self.registers - fewer, self.num_warps, target) >= blocks:
-                    return f"{_count(fewer, 'register')} fewer"
+        fewer_warps = min(target.max_warps_per_sm // blocks, target.max_warps_per_block)
+        if name == "warps":
+            return f"{_count(fewer_warps, 'warp')} a block instead of {self.num_warps}"
         if name == "shared memory":
             share = target.shared_per_sm // blocks // target.shared_unit * target.shared_unit - target.reserved_shared
-            share = min(share, target.max_shared_per_block)
-            return f"{self.shared_bytes - share:,} B less shared memory" if share >= 0 else None
-        if name == "warps":
-            share = min(target.max_warps_per_sm // blocks, target.max_warps_per_block)
-            return f"{_count(share, 'warp')} a block instead of {self.num_warps}" if share else None
-        return None  # "blocks": the hardware has no more places
+            return f"{self.shared_bytes - min(share, target.max_shared_per_block):,} B less shared memory"
+        num_warps = min(self.num_warps, fewer_warps)
+        fewer = next(n for n in range(self.registers) if _by_registers(self.registers - n, num_warps, target) >= blocks)
+        return f"{_count(fewer, 'register')} fewer" if fewer else ""
 
 
 def occupancy(registers: int, shared_bytes: int, num_warps: int, target: str | Target) -> Occupancy:
@@ -97,6 +90,12 @@ def occupancy(registers: int, shared_bytes: int, num_warps: int, target: str | T
     return Occupancy(
         blocks, warps, warps / target.max_warps_per_sm, limiter, limits, registers, shared_bytes, num_warps, target
     )
+
+
+def blocks_and_limiter(registers: int, shared_bytes: int, num_warps: int, target: str | Target) -> tuple[int, str]:
+    """The two things one asks first: `occupancy(...)`'s blocks_per_sm and limiter."""
+    it = occupancy(registers, shared_bytes, num_warps, target)
+    return it.blocks_per_sm, it.limiter
 
 
 def _by_registers(registers: int, num_warps: int, target: Target) -> float:
