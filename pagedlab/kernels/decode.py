@@ -4,12 +4,29 @@ One program takes one sequence, one kv head and one split of the sequence's toke
 the kernel has them:
 
 - The query heads that share a kv head are the rows of one matrix: their keys and values are read once, and the products
-  become matrix products, which tensor cores do (grouped-query attention).
-- The tokens of a step, `TILE`, have nothing to do with the size of a block: every token looks up its own block.
-- The softmax is computed on the way: a running maximum and sum, and an accumulator rescaled when the maximum grows
-  (online softmax). All of it in base 2, in which a GPU has an exponential.
-- With few sequences the tokens are split among several programs (flash decoding), and `merge.py` merges their results.
-  With one split the program writes the output itself.
+  are matrix products, which tensor cores do (grouped-query attention).
+- With few sequences, the tokens of each are split among several programs, and `merge.py` merges their results (flash
+  decoding). With one split the program writes the output itself.
+- A step of the loop takes `TILE` tokens, whatever the size of a block: each token looks up its own block.
+- The softmax is computed on the way: a running maximum, a running sum, and an accumulator that is rescaled when the
+  maximum grows (online softmax). All in base 2, in which a GPU has an exponential.
+
+What it compiles to, for a head_dim of 128 in float16 and blocks of 16 tokens, by Triton 3.7.1, never with a spill. All
+of K and V moves in asynchronous copies of 16 bytes. "KB in flight": what the programs on a multiprocessor (SM) can have
+under way together, at most. By Little's law an A100 needs about 11 of them, an H100 18, a B200 43.
+
+                         registers   shared memory   programs per SM   KB in flight
+    sm_80 tile 64, 3 stages     94        39,168 B                 4            128   the choice here
+    sm_90 tile 64, 3 stages     92        39,168 B                 5            160
+    sm_80 tile 64, 2 stages     80        38,912 B                 4            128   waits for the table in each step
+    sm_80 tile 64, 5 stages     96        72,192 B                 2            128   next tile copied during this one
+    sm_80 tile 32, 3 stages     72        21,632 B                 7            112   twice the steps
+    sm_80 tile 32, 5 stages     80        38,144 B                 4            128   both
+
+Triton counts stages from the table to the products. With 3, the next step's block numbers come while this step's keys
+and values do, and keys and values have one buffer: a program that computes copies nothing, the others on its SM do.
+Fetching the block numbers a step ahead by hand, carried through the loop, gives the same with one stage less or a
+second buffer with two less. It is more to read, and no figure above gets better by it.
 """
 
 from pagedlab.gpu import mode
@@ -24,51 +41,30 @@ import triton.language as tl  # noqa: E402
 
 from pagedlab.cache.accounting import blocks_needed  # noqa: E402
 from pagedlab.cache.allocator import whole_number  # noqa: E402
-from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
+from pagedlab.kernels.launch import LaunchError, check_last_dimension, launch  # noqa: E402
 from pagedlab.kernels.merge import merge_splits  # noqa: E402
 from pagedlab.kernels.splits import choose_num_splits  # noqa: E402
 
-LOG2E: tl.constexpr = tl.constexpr(math.log2(math.e))
+LOG2E = tl.constexpr(math.log2(math.e))
 
 
 @triton.jit
 def paged_decode_kernel(
-    out,
-    lse,  # None: this is the only split
-    q,
-    key_cache,
-    value_cache,
-    block_tables,
-    seq_lens,
-    sinks,  # [num_heads], or None
+    out, lse, q, key_cache, value_cache, block_tables, seq_lens, sinks,  # no lse: the only split; no sinks: None
     scale,
-    q_seq_stride,
-    q_head_stride,
-    out_seq_stride,
-    out_head_stride,
-    out_split_stride,
-    lse_seq_stride,
-    lse_head_stride,
+    q_seq_stride, q_head_stride, out_seq_stride, out_head_stride, out_split_stride, lse_seq_stride, lse_head_stride,
     table_stride,
-    # Strides of the caches are known when compiling: fewer registers, and 16-byte copies for any head_dim of 8n.
-    key_block_stride: tl.constexpr,
-    key_head_stride: tl.constexpr,
-    key_slot_stride: tl.constexpr,
-    value_block_stride: tl.constexpr,
-    value_head_stride: tl.constexpr,
-    value_slot_stride: tl.constexpr,
+    # Known when compiling: it saves registers, and 16-byte copies work for any HEAD_DIM that is a multiple of 8.
+    key_block_stride: tl.constexpr, key_head_stride: tl.constexpr, key_slot_stride: tl.constexpr,
+    value_block_stride: tl.constexpr, value_head_stride: tl.constexpr, value_slot_stride: tl.constexpr,
     tokens_per_split,
-    GROUP_SIZE: tl.constexpr,  # query heads that share a kv head
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    ROWS: tl.constexpr,  # query heads a program takes, a power of 2
-    TILE: tl.constexpr,  # tokens a step takes
-    TILE_DIM: tl.constexpr,  # HEAD_DIM, or the next power of 2
-    WINDOW: tl.constexpr,  # 0: everything is seen, else only the last WINDOW tokens
-    SOFTCAP: tl.constexpr,  # 0: none
-    UPCAST: tl.constexpr,  # products in float32
-):
-    # A 32-bit product of a block's number and its stride overflows in a large pool: whatever may be large is int64.
+    GROUP_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, TILE_DIM: tl.constexpr,  # powers of 2
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,  # 0: none
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    # A block's number times its stride overflows 32 bits in a large pool, and so may the others: all that can be large
+    # is int64 before it is multiplied.
     seq = tl.program_id(0).to(tl.int64)
     row_tiles: tl.constexpr = (GROUP_SIZE + ROWS - 1) // ROWS
     kv_head = (tl.program_id(1) // row_tiles).to(tl.int64)
@@ -79,21 +75,21 @@ def paged_decode_kernel(
     heads = kv_head * GROUP_SIZE + rows
     dims = tl.arange(0, TILE_DIM)
     row_mask = (rows < GROUP_SIZE)[:, None] & (dims < HEAD_DIM)[None, :]
-    query_offsets = heads[:, None] * q_head_stride + dims[None, :]
-    queries = tl.load(q + seq * q_seq_stride + query_offsets, mask=row_mask, other=0.0)
+    query_offsets = seq * q_seq_stride + heads[:, None] * q_head_stride + dims[None, :]
+    queries = tl.load(q + query_offsets, mask=row_mask, other=0.0)
     if UPCAST:
         queries = queries.to(tl.float32)
 
-    # Where this split begins and ends. It may be empty. What a window has left behind belongs to no split.
+    # Where the split begins and ends; it may be empty. What a window has left behind belongs to no split.
     seq_len = tl.load(seq_lens + seq).to(tl.int32)
     first = tl.maximum(seq_len - WINDOW, 0) if WINDOW else 0
     start = first + split * tokens_per_split
     end = tl.minimum(start + tokens_per_split, seq_len)
 
     running_max = tl.full([ROWS], -float("inf"), tl.float32)
-    if sinks is not None:  # a score without a value, to be counted once
-        sink = tl.load(sinks + heads, mask=(rows < GROUP_SIZE) & (split == 0), other=-float("inf"))
-        running_max = sink.to(tl.float32) * LOG2E
+    if sinks is not None:  # a score that has no value, counted once: by the first split
+        is_sink = (rows < GROUP_SIZE) & (split == 0)
+        running_max = tl.load(sinks + heads, mask=is_sink, other=-float("inf")).to(tl.float32) * LOG2E
     running_sum = tl.where(running_max > -float("inf"), 1.0, 0.0)
     acc = tl.zeros([ROWS, TILE_DIM], tl.float32)
 
@@ -105,20 +101,21 @@ def paged_decode_kernel(
         is_token = positions < end
         blocks = tl.load(block_tables + positions // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)[:, None]
         slots = (positions % BLOCK_SIZE)[:, None]
-        # Slots behind the end may hold NaN, and 0 times NaN is NaN: the values need their mask as much as the keys.
-        tile_mask = is_token[:, None] & (dims < HEAD_DIM)[None, :]
-        keys = tl.load(key_cache + blocks * key_block_stride + slots * key_slot_stride, mask=tile_mask, other=0.0)
-        values = tl.load(value_cache + blocks * value_block_stride + slots * value_slot_stride, tile_mask, other=0.0)
+        # Slots behind the end may hold NaN, and 0 times NaN is NaN: values need their mask as much as keys do.
+        mask = is_token[:, None] & (dims < HEAD_DIM)[None, :]
+        keys = tl.load(key_cache + blocks * key_block_stride + slots * key_slot_stride, mask=mask, other=0.0)
+        values = tl.load(value_cache + blocks * value_block_stride + slots * value_slot_stride, mask=mask, other=0.0)
         if UPCAST:
             keys, values = keys.to(tl.float32), values.to(tl.float32)
 
+        # "ieee": or float32 would be cut to 10 bits of mantissa on its way into the tensor cores.
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         if SOFTCAP > 0.0:
             scores = softcap(scores, SOFTCAP)
         scores = tl.where(is_token[None, :], scores * LOG2E, -float("inf"))
 
         new_max = tl.maximum(running_max, tl.max(scores, 1))
-        safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)  # -inf minus -inf is NaN
+        safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)  # to subtract: -inf minus -inf is NaN
         probs = tl.exp2(scores - safe_max[:, None])
         rescale = tl.exp2(running_max - safe_max)
         running_sum = running_sum * rescale + tl.sum(probs, 1)
@@ -135,19 +132,10 @@ def paged_decode_kernel(
 
 @triton.jit
 def softcap(scores, cap: tl.constexpr):
-    """`cap * tanh(scores / cap)`: scores that never pass +-cap. Of exp2 only powers below 0 are taken: none is inf."""
+    """`cap * tanh(scores / cap)`: bent to stay within +-cap. All powers are below 1, so large scores give no inf."""
     power = tl.exp2(tl.abs(scores) * (-2 * LOG2E / cap))
-    tanh = (1 - power) / (1 + power)
-    return tl.where(scores < 0, -cap, cap) * tanh
-
-
-TILE_BYTES = 32 * 1024
-"""Keys and values of one step. Four programs then fit on a multiprocessor and have 128 KB on the way together."""
-
-SPLIT_TOKENS = 256
-"""The smallest split chosen here: writing and reading a part result must stay small beside reading the tokens."""
-
-MOST_ROWS = 64
+    bent = cap * (1 - power) / (1 + power)
+    return tl.where(scores < 0, -bent, bent)
 
 
 def paged_decode(
@@ -192,6 +180,11 @@ def paged_decode(
     return arguments["out"].to(q.dtype)
 
 
+MOST_ROWS = 32  # 64 rows spill
+MOST_SPLITS = 65_535  # of a grid's third dimension
+ONE_SPLIT = 2**30  # more tokens than any sequence has
+
+
 def decode_launch(
     q: torch.Tensor,
     key_cache: torch.Tensor,
@@ -207,7 +200,7 @@ def decode_launch(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
     num_warps: int = 4,
-    num_stages: int = 3,
+    num_stages: int | None = None,
 ):
     """(grid, arguments, options) of the kernel: what launching, compiling and tracing it take.
 
@@ -215,24 +208,20 @@ def decode_launch(
     `[num_seqs, num_heads, num_splits, head_dim]` in float32, and `arguments["lse"]`, `[num_seqs, num_heads,
     num_splits]`, has each part's LSE to base 2.
 
-    num_splits, tokens_per_split: one of them or neither, which is one split. tile: tokens a step reads, a power of 2
-    from 16. window: only the last so many tokens are seen; 0 for all. softcap: scores are bent to stay within it; 0 for
-    none. sinks: a score a head, `[num_heads]`, that takes its share of the softmax and adds no value.
+    num_splits, tokens_per_split: one of them, or neither: one split. tile: tokens in a step, a power of 2 from 16.
+    window: only the last so many tokens are seen; 0 for all. softcap: scores are bent to stay within it; 0 for none.
+    sinks: for each head a score that takes its share of the softmax and adds no value, `[num_heads]`.
     """
     num_seqs, num_heads, head_dim = q.shape
     _, num_kv_heads, block_size, _ = key_cache.shape
-    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise TypeError(f"q is {q.dtype}; this kernel sums in float32 and takes float16, bfloat16 or float32")
-    if num_heads % num_kv_heads:
-        raise ValueError(f"{num_heads} query heads cannot share {num_kv_heads} kv heads equally")
-    check_last_dimension(q=q, key_cache=key_cache, value_cache=value_cache, block_tables=block_tables)
+    _check(q, key_cache, value_cache, block_tables, window, softcap, sinks)
     group_size = num_heads // num_kv_heads
-    tile_dim = max(16, triton.next_power_of_2(head_dim))
     rows = min(MOST_ROWS, max(16, triton.next_power_of_2(group_size)))
-    if tile is None:
-        tile = max(16, min(64, TILE_BYTES // (2 * tile_dim * q.element_size())))
+    tile_dim = max(16, triton.next_power_of_2(head_dim))
+    best_tile, best_stages = _step(q, tile_dim)
+    tile = best_tile if tile is None else tile
     if tile < 16 or tile & (tile - 1):
-        raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, which a matrix product needs")
+        raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, or tl.dot refuses it")
 
     if num_splits is not None and tokens_per_split is not None:
         raise ValueError(f"num_splits={num_splits} and tokens_per_split={tokens_per_split}: choose one of the two")
@@ -240,17 +229,18 @@ def decode_launch(
         whole_number("tokens_per_split", tokens_per_split, at_least=1)
         num_splits = max(1, blocks_needed(_longest(seq_lens, window), tokens_per_split))
     elif num_splits is None or whole_number("num_splits", num_splits, at_least=1) == 1:
-        num_splits, tokens_per_split = 1, max(1, block_tables.shape[1] * block_size)  # no length is beyond that
-    else:
-        tiles = blocks_needed(_longest(seq_lens, window), tile)
-        tokens_per_split = tile * max(1, blocks_needed(tiles, num_splits))
+        num_splits, tokens_per_split = 1, ONE_SPLIT
+    else:  # whole tiles
+        tokens_per_split = tile * max(1, blocks_needed(_longest(seq_lens, window), tile * num_splits))
+    if num_splits > MOST_SPLITS:
+        raise ValueError(f"{num_splits} splits are more than the {MOST_SPLITS:,} a grid can have: make them larger")
+
     upcast = mode.is_interpreting() and q.dtype == torch.bfloat16  # the interpreter multiplies bfloat16's bit patterns
     if num_splits > 1:
         out = q.new_empty((num_seqs, num_heads, num_splits, head_dim), dtype=torch.float32)
         lse = q.new_empty((num_seqs, num_heads, num_splits), dtype=torch.float32)
     else:
-        out = q.new_empty(q.shape, dtype=torch.float32 if upcast else q.dtype)
-        lse = None
+        out, lse = q.new_empty(q.shape, dtype=torch.float32 if upcast else q.dtype), None
     arguments = {
         "out": out,
         "lse": lse,
@@ -265,7 +255,7 @@ def decode_launch(
         "q_head_stride": q.stride(1),
         "out_seq_stride": out.stride(0),
         "out_head_stride": out.stride(1),
-        "out_split_stride": out.stride(2) if num_splits > 1 else 0,
+        "out_split_stride": head_dim,
         "lse_seq_stride": num_heads * num_splits,
         "lse_head_stride": num_splits,
         "table_stride": block_tables.stride(0),
@@ -284,11 +274,46 @@ def decode_launch(
         "TILE": tile,
         "TILE_DIM": tile_dim,
         "WINDOW": window,
-        "SOFTCAP": softcap,
+        "SOFTCAP": float(softcap),
         "UPCAST": upcast,
     }
     grid = num_seqs, num_kv_heads * blocks_needed(group_size, rows), num_splits
-    return grid, arguments, {"num_warps": num_warps, "num_stages": num_stages}
+    return grid, arguments, {"num_warps": num_warps, "num_stages": best_stages if num_stages is None else num_stages}
+
+
+def _check(q, key_cache, value_cache, block_tables, window, softcap, sinks) -> None:
+    num_heads, num_kv_heads, block_size = q.shape[1], key_cache.shape[1], key_cache.shape[2]
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32) or not q.dtype == key_cache.dtype:
+        raise TypeError(
+            f"q is {q.dtype}, the cache {key_cache.dtype}: this kernel sums in float32 and takes float16, bfloat16 or "
+            f"float32, the same for both. backend='torch' takes float64"
+        )
+    if num_heads % num_kv_heads:
+        raise ValueError(f"{num_heads} query heads cannot share {num_kv_heads} kv heads equally")
+    check_last_dimension(q=q, key_cache=key_cache, value_cache=value_cache, block_tables=block_tables)
+    for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
+        if block_size * cache.stride(2) >= 2**31:
+            raise LaunchError(
+                f"the slots of a block of {name} are {cache.stride(2)} elements apart and there are {block_size}: "
+                f"inside a block the kernel counts in 32 bits. Lay the cache out block by block"
+            )
+    if window < 0 or softcap < 0:
+        raise ValueError(f"window is {window} and softcap {softcap}: neither can be negative, and 0 is none")
+    if sinks is not None and (sinks.shape != (num_heads,) or not sinks.is_contiguous()):
+        raise ValueError(f"sinks are {list(sinks.shape)}: a contiguous [{num_heads}] is needed, one a query head")
+
+
+def _step(q: torch.Tensor, tile_dim: int) -> tuple[int, int]:
+    """The tokens of a step and the pipeline's stages: see the module's text.
+
+    Where a multiprocessor has little shared memory, half the tile keeps four programs on it. AMD's GPUs copy through
+    registers: stages cost more of them than they hide.
+    """
+    amd = q.is_cuda and torch.version.hip is not None
+    small = q.is_cuda and torch.cuda.get_device_properties(q.device).shared_memory_per_multiprocessor < 160 * 1024
+    tile_bytes = (16 if amd or small else 32) * 1024  # keys and values
+    tile = tile_bytes // (2 * tile_dim * q.element_size())
+    return max(16, min(64, tile)), 1 if amd else 3
 
 
 def _longest(seq_lens: torch.Tensor, window: int) -> int:
@@ -300,6 +325,12 @@ def _longest(seq_lens: torch.Tensor, window: int) -> int:
 def _splits_that_fill_the_gpu(q, key_cache, seq_lens, window) -> int:
     if mode.is_interpreting():
         return 1  # its programs run one after the other
-    num_sms = torch.cuda.get_device_properties(q.device).multi_processor_count
-    shape = len(q), q.shape[1], key_cache.shape[1], _longest(seq_lens, window)
-    return choose_num_splits(*shape, tile=SPLIT_TOKENS, num_sms=num_sms, blocks_per_sm=2)
+    return choose_num_splits(
+        num_seqs=len(q),
+        num_heads=q.shape[1],
+        num_kv_heads=key_cache.shape[1],
+        seq_len=_longest(seq_lens, window),
+        tile=256,  # at least: writing and reading back a part result must stay small beside reading its tokens
+        num_sms=torch.cuda.get_device_properties(q.device).multi_processor_count,
+        blocks_per_sm=4,
+    )
