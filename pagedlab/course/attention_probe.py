@@ -64,7 +64,10 @@ def explain(answer, pages: PagedInputs, q: torch.Tensor, call: str) -> None:
     wrong = ~torch.isclose(got, right, rtol=1e-3, atol=1e-5).flatten(2).all(-1)
     if wrong.any():
         sequence, head = wrong.nonzero()[0].tolist()
-        _explain_head(got[sequence, head], right[sequence, head], pages, sequence, head, q.shape[1], call)
+        weights, wanted = got[sequence, head], right[sequence, head]
+        if not weights.isnan().any():
+            explain_places(weights, wanted, pages, sequence, head, q.shape[1], call)
+            explain_weights(weights, wanted, pages, sequence, head, q.shape[1], call)
 
 
 def weights_read(answer, pages: PagedInputs, q: torch.Tensor) -> torch.Tensor | None:
@@ -90,11 +93,12 @@ def weights_read(answer, pages: PagedInputs, q: torch.Tensor) -> torch.Tensor | 
     return slots.reshape(*q.shape[:2], num_kv_heads, num_blocks, block_size)
 
 
-def _explain_head(got, right, pages: PagedInputs, sequence: int, head: int, num_heads: int, call: str) -> None:
-    """got, right: `[num_kv_heads, num_blocks, block_size]`, what one head of one sequence read."""
-    if got.isnan().any():
-        return
-    name, length, size = NAMES[sequence], pages.lens[sequence], pages.block_size
+def explain_places(got, right, pages: PagedInputs, sequence: int, head: int, num_heads: int, call: str) -> None:
+    """Raise `Wrong` if a slot was read that should not be, or one was not that should be.
+
+    got, right: `[num_kv_heads, num_blocks, block_size]`, the weights that one head of one sequence gave to the slots.
+    """
+    name, length = NAMES[sequence], pages.lens[sequence]
     table = pages.tables[sequence]
     whose = f"{name}, head {head}"
     own = torch.zeros_like(right[0], dtype=torch.bool)
@@ -139,26 +143,31 @@ def _explain_head(got, right, pages: PagedInputs, sequence: int, head: int, num_
                 pages,
             )
 
-    places = [pages.where(sequence, position) for position in range(length)]
-    weights = torch.stack([got[(kv_head, *place)] for place in places])
-    wanted = torch.stack([right[(kv_head, *place)] for place in places])
-    listed = f"\nthe weights of {name}'s tokens, head {head}: {_numbers(weights)}\nright is {_numbers(wanted)}"
+    weights, wanted = (_of_tokens(one[kv_head], pages, sequence) for one in (got, right))
     unread = (weights.abs() < FEW * wanted) & (wanted > CLOSE)
     if unread.any():
         position = int(unread.nonzero()[0])
-        block, _ = places[position]
+        block, _ = pages.where(sequence, position)
         raise _wrong(
             f"{whose}: token {position} was not read. It lies in {pages.told_where(sequence, position)}.",
             f"{name} has {count(length, 'token')}: positions 0 to {length - 1}. Its block table is {table}.",
-            call + listed,
+            call + _listed(weights, wanted, name, head),
             pages,
             block,
         )
-    _explain_weights(weights, wanted, whose, size, call + listed, pages)
 
 
-def _explain_weights(weights, wanted, whose: str, size: int, call: str, pages: PagedInputs) -> None:
-    """All the right tokens were read, and no others; their weights are wrong."""
+def explain_weights(
+    got, right, pages: PagedInputs, sequence: int, head: int, num_heads: int, call: str, tile: int = 0
+) -> None:
+    """Raise `Wrong`: all the right tokens were read, and no others; their weights are wrong.
+
+    tile: how many tokens the answer takes in one step, if that is not a block.
+    """
+    kv_head = head * pages.num_kv_heads // num_heads
+    weights, wanted = (_of_tokens(one[kv_head], pages, sequence) for one in (got, right))
+    whose, size, part = f"{NAMES[sequence]}, head {head}", tile or pages.block_size, "tile" if tile else "block"
+    call += _listed(weights, wanted, NAMES[sequence], head)
     ratio = torch.where(wanted > CLOSE, weights / wanted, 1.0)
     blocks = ratio.split(size)
     even = all(torch.allclose(block, block[:1].expand_as(block), rtol=1e-2) for block in blocks)
@@ -166,11 +175,11 @@ def _explain_weights(weights, wanted, whose: str, size: int, call: str, pages: P
     total = float(weights.sum())
     if len(blocks) > 1 and even and not torch.allclose(factors, factors[:1].expand_as(factors), rtol=1e-2):
         sums = [float(block.sum()) for block in weights.split(size)]
-        if all(abs(one - sums[0]) < 1e-3 for one in sums):
-            message = f"{whose}: every block got the same weight in all, {sums[0]:.3g}."
-            hint = "A softmax for each block makes each block's weights sum to 1. Blocks with larger scores count more."
+        if all(abs(one - sums[0]) < 3e-3 for one in sums):
+            message = f"{whose}: every {part} got the same weight in all, {sums[0]:.3g}."
+            hint = f"A softmax for each {part} makes each one's weights sum to 1. Those with larger scores count more."
         else:
-            message = f"{whose}: inside each block the weights are right, but block against block they are not."
+            message = f"{whose}: inside each {part} the weights are right, but {part} against {part} they are not."
             hint = (
                 "What was added up before a new maximum was measured against the old one. What must it be multiplied "
                 "by, sum and values both?"
@@ -201,6 +210,16 @@ def _explain_weights(weights, wanted, whose: str, size: int, call: str, pages: P
         call,
         pages,
     )
+
+
+def _of_tokens(weights, pages: PagedInputs, sequence: int):
+    """Of one kv head's weights `[num_blocks, block_size]`, those of a sequence's tokens, in order."""
+    places = [pages.where(sequence, position) for position in range(pages.lens[sequence])]
+    return torch.stack([weights[place] for place in places]) if places else weights.new_zeros(0)
+
+
+def _listed(weights, wanted, name: str, head: int) -> str:
+    return f"\nthe weights of {name}'s tokens, head {head}: {_numbers(weights)}\nright is {_numbers(wanted)}"
 
 
 def _scores_off_by_one_factor(weights, wanted) -> bool:

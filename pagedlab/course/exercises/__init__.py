@@ -25,6 +25,9 @@ MODULES = {
     "prefix_cache": "l06",
     "scheduler": "l07",
     "chunked_prefill": "l07",
+    "paged_decode_kernel_step_1": "l09",
+    "paged_decode_kernel_step_2": "l09",
+    "paged_decode_kernel": "l09",
 }
 
 

@@ -1,0 +1,418 @@
+"""Launches made to catch mistakes in a kernel for paged decode, and what such a mistake has read instead.
+
+The pool is that of `paged_inputs.py` (blocks in random order, NaN in every slot without a token, block 0 nobody's), in
+float16. Around it: tensors that are slices of wider ones, so that strides have to be used; NaN in the output, so that a
+row nobody writes shows; and the strict interpreter, which knows whose memory a pointer may touch.
+
+When a result is wrong, the same launch is made again with other values in the pool: 1 in a place of its own for each
+slot. What comes back then are the weights that every slot got (see `attention_probe.py`).
+"""
+
+import math
+
+import torch
+
+from pagedlab.course.attention_probe import explain_places, explain_weights
+from pagedlab.course.paged_inputs import NAMES, PagedInputs
+from pagedlab.course.promise import Wrong, calling
+from pagedlab.course.tensors import randn, shown
+from pagedlab.kernels.ops import paged_decode
+
+CLOSE = 3e-3  # three times what rounding weights and results to float16 may come to, for values up to 2
+UNWRITTEN = 0x7E55  # the bits of a float16 NaN that no arithmetic makes
+
+right_cases: list[str] = []  # the launches that came out right, in a process that tries one answer
+
+
+class DecodeInputs:
+    """One launch: its tensors, its numbers, and the names that a kernel knows them by.
+
+    lens .. leftovers: the pool, as in `PagedInputs`. group_size: query heads a kv head. tile: tokens a step.
+    head_grid: one program a query head (steps 1 and 2), not one a kv head.
+    sliced: q and out are slices of wider tensors, and so is the block table.
+    layout: how the caches lie: "apart", "interleaved" (a block's values behind its keys, in one tensor), "slots first"
+    ([num_blocks, block_size, num_kv_heads, head_dim]), or "padded values" (8 unused numbers behind every value).
+    first_block: is added to all block ids. The caches are then the end of a much larger pool (see `_far_away`).
+    """
+
+    def __init__(
+        self,
+        lens,
+        block_size=16,
+        num_kv_heads=1,
+        group_size=1,
+        head_dim=16,
+        tile=16,
+        head_grid=False,
+        sliced=False,
+        layout="apart",
+        first_block=0,
+        seed=0,
+        **pool,
+    ):
+        self.pages = PagedInputs(lens, block_size, num_kv_heads, head_dim, seed, **pool)
+        self.group_size, self.tile, self.head_grid = group_size, tile, head_grid
+        self.sliced, self.layout, self.first_block = sliced, layout, first_block
+        self.num_heads = num_kv_heads * group_size
+        self.q = (1.5 * randn(seed + 1000, len(self.pages.lens), self.num_heads, head_dim)).half()
+        self.keys, self.values = self.pages.key_cache.half(), self.pages.value_cache.half()
+        self.scale = 1 / math.sqrt(head_dim)
+        self.story = ""  # what else a reader should know
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return len(self.pages.lens), self.num_heads if self.head_grid else self.pages.num_kv_heads
+
+    def arguments(self, keys=None, values=None) -> dict[str, object]:
+        """Everything a kernel may name; new tensors on every call. keys, values: what the caches hold instead."""
+        heads = self.num_heads
+        q = _slice(self.q, wider=2 * self.pages.num_kv_heads) if self.sliced else self.q.clone()
+        unwritten = torch.full(self.q.shape, UNWRITTEN, dtype=torch.int16).view(torch.float16)
+        out = _slice(unwritten, wider=heads) if self.sliced else unwritten
+        key_cache, value_cache = _lay_out(
+            self.keys if keys is None else keys, self.values if values is None else values, self.layout
+        )
+        tables, seq_lens = self.pages.block_tables.clone(), self.pages.seq_lens.clone()
+        if self.sliced:
+            tables = torch.cat([tables, torch.full_like(tables, 10**6)], dim=1)[:, : tables.shape[1]]
+        if self.first_block:
+            tables[tables >= 0] += self.first_block
+            key_cache, value_cache = (_far_away(cache, self.first_block) for cache in (key_cache, value_cache))
+        head_dim, group_size = self.pages.head_dim, self.group_size
+        return {
+            "out": out,
+            "q": q,
+            "key_cache": key_cache,
+            "value_cache": value_cache,
+            "block_tables": tables,
+            "seq_lens": seq_lens,
+            "scale": self.scale,
+            "q_seq_stride": q.stride(0),
+            "q_head_stride": q.stride(1),
+            "out_seq_stride": out.stride(0),
+            "out_head_stride": out.stride(1),
+            "table_stride": tables.stride(0),
+            "key_block_stride": key_cache.stride(0),
+            "key_head_stride": key_cache.stride(1),
+            "key_slot_stride": key_cache.stride(2),
+            "value_block_stride": value_cache.stride(0),
+            "value_head_stride": value_cache.stride(1),
+            "value_slot_stride": value_cache.stride(2),
+            "GROUP_SIZE": group_size,
+            "BLOCK_SIZE": self.pages.block_size,
+            "HEAD_DIM": head_dim,
+            "ROWS": max(16, power_of_two(group_size)),
+            "TILE": self.tile,
+            "TILE_DIM": max(16, power_of_two(head_dim)),
+        }
+
+    def run(self, answer, order: str = "in order", keys=None, values=None) -> torch.Tensor:
+        """Launch under the strict interpreter. Returns out `[num_seqs, num_heads, head_dim]`."""
+        from pagedlab.gpu.strict import strict
+        from pagedlab.kernels.launch import launch
+
+        arguments = self.arguments(keys, values)
+        with strict(order=order):
+            launch(answer, self.grid, arguments)
+        return arguments["out"]
+
+    def right(self, scale=None, values=None) -> torch.Tensor:
+        """What should come out, in float32."""
+        values = self.values if values is None else values
+        tensors = (self.q, self.keys, values)
+        scale = self.scale if scale is None else scale
+        q, keys, values = (tensor.float() for tensor in tensors)
+        return paged_decode(q, keys, values, self.pages.block_tables, self.pages.seq_lens, scale, backend="torch")
+
+    def told(self) -> str:
+        """The launch in words, as an example in a report."""
+        numbers = {"BLOCK_SIZE": self.pages.block_size, "HEAD_DIM": self.pages.head_dim, "TILE": self.tile}
+        if not self.head_grid:
+            numbers = {"GROUP_SIZE": self.group_size, **numbers, "ROWS": max(16, power_of_two(self.group_size))}
+        elif self.group_size > 1:
+            numbers = {"GROUP_SIZE": self.group_size, **numbers}
+        numbers["TILE_DIM"] = max(16, power_of_two(self.pages.head_dim))
+        listed = ", ".join(f"{name}={number}" for name, number in numbers.items())
+        lines = [self.pages.told()]
+        if self.first_block:
+            lines.append(f"all block ids are {self.first_block:,} larger: the end of a large pool")
+        if self.sliced:
+            lines.append("q, out and block_tables are slices of wider tensors")
+        lines += {
+            "apart": [],
+            "interleaved": ["keys and values are slices of one tensor [num_blocks, 2, kv_heads, slots, head_dim]"],
+            "slots first": ["the caches lie in memory as [num_blocks, slots, kv_heads, head_dim]"],
+            "padded values": ["behind every value lie 8 unused numbers: values and keys differ in their strides"],
+        }[self.layout]
+        lines += [self.story] if self.story else []
+        return "\n".join([*lines, f"kernel[{self.grid}](..., {listed})"])
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (number - 1).bit_length()
+
+
+def _slice(tensor: torch.Tensor, wider: int) -> torch.Tensor:
+    """The same numbers as the first of more heads, as the queries of a fused qkv are."""
+    more = torch.full((len(tensor), wider, tensor.shape[2]), math.nan, dtype=tensor.dtype)
+    return torch.cat([tensor, more], dim=1)[:, : tensor.shape[1]]
+
+
+def _lay_out(keys: torch.Tensor, values: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same two caches, lying differently in memory."""
+    if layout == "interleaved":
+        return torch.stack([keys, values], dim=1).unbind(1)
+    if layout == "slots first":
+        return tuple(cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (keys, values))
+    if layout == "padded values":
+        return keys.clone(), torch.cat([values, values[..., :8]], dim=-1)[..., : values.shape[-1]]
+    return keys.clone(), values.clone()
+
+
+def _far_away(cache: torch.Tensor, first_block: int) -> torch.Tensor:
+    """A cache with `first_block` more blocks in front. Only the end of it is memory, and only that may be touched."""
+    import ctypes
+
+    shape, (block, head, slot, _) = cache.shape, cache.stride()
+    assert (head, slot) == (shape[2] * shape[3], shape[3]), "contiguous inside a block"
+    start = cache.data_ptr() - first_block * block * cache.element_size()
+    whole = (ctypes.c_uint8 * ((first_block + shape[0]) * block * cache.element_size())).from_address(start)
+    far = torch.frombuffer(whole, dtype=cache.dtype).view(-1, *shape[1:])
+    far.memory = cache  # kept as long as the view
+    return far
+
+
+# --- telling ----------------------------------------------------------------------------------------------------------
+
+
+def expect_decode(
+    answer, inputs: DecodeInputs, hint: str, order: str = "in order", close: float = CLOSE, explained: bool = True
+) -> None:
+    """Raise `Wrong`, saying why if that can be found out, unless the kernel attends rightly.
+
+    explained: whether to find it out by more launches; not in a pool of many blocks.
+    """
+    call = calling(inputs.told() + ("\n# the programs run in reversed order" if order == "reversed" else ""))
+    from pagedlab.gpu.strict import KernelError
+    from pagedlab.kernels.launch import LaunchError
+
+    try:
+        got = inputs.run(answer, order)
+    except LaunchError as error:
+        hint = "Arguments are known by their names. Keep those of the exercise; you may leave some out."
+        raise Wrong(str(error), call, hint) from None
+    except KernelError as error:
+        raise _told_error(error, call, hint) from error.original
+    want = inputs.right()
+    good = torch.isclose(got.float(), want, rtol=0, atol=close)
+    if good.all():
+        right_cases.append(call)
+        return
+    sequence, head, dim = good.logical_not().nonzero()[0].tolist()
+    place = f"{NAMES[sequence]}, head {head}"
+    example = f"{call}\nout[{sequence}, {head}, {dim}] is {shown(got[sequence, head, dim])}, "
+    example += f"right is {shown(want[sequence, head, dim])}"
+    unwritten = (got.contiguous().view(torch.int16) == UNWRITTEN).all(-1)
+    if unwritten.any():
+        sequence, head = unwritten.nonzero()[0].tolist()
+        if not unwritten.all():
+            example = f"{call}\nout[{sequence}, {head}] still holds what was in that memory before"
+        raise Wrong(f"{NAMES[sequence]}, head {head}: its row of out was never written.", example, hint)
+    if order != "in order" and _right(answer, inputs, want, close):
+        raise Wrong(
+            f"{place}: the result depends on the order in which programs run. In order it is right.",
+            example,
+            "Two programs write the same row of out, and the last one wins. A GPU has no order: which rows are your "
+            "program's own, and which only fill up the tile?",
+        )
+    _accuse_scale(got, inputs, example, close)
+    if explained:
+        _explain(answer, inputs, example)
+        _accuse_nan(answer, inputs, want, example, close)
+    if got[sequence, head].isnan().any():
+        raise Wrong(f"{place}: the result is NaN, not a number.", example, hint)
+    raise Wrong(f"{place}: the numbers are wrong.", example, hint)
+
+
+def _right(answer, inputs: DecodeInputs, want: torch.Tensor, close: float, **changed) -> bool:
+    try:
+        return bool(torch.isclose(inputs.run(answer, **changed).float(), want, rtol=0, atol=close).all())
+    except Exception:
+        return False
+
+
+OUTSIDE = {
+    "block_tables": "The last tile reaches behind the last token, where the table may have no entry. Mask that load by "
+    "position < seq_len, and step from row to row by table_stride.",
+    "seq_lens": "There is one length a sequence: seq_lens + seq.",
+    "q": "q may be a slice of a wider tensor: go by q_seq_stride and q_head_stride. And mask what only fills up a "
+    "tile: numbers from HEAD_DIM on, rows that are no head of the group.",
+    "out": "out has its own strides, out_seq_stride and out_head_stride. And mask what only fills up a tile: numbers "
+    "from HEAD_DIM on, rows that are no head of the group.",
+    "key_cache": "A key lies at block * key_block_stride + kv_head * key_head_stride + slot * key_slot_stride + dim, "
+    "for positions below seq_len and dims below HEAD_DIM. Nothing else may be touched, and no stride may be guessed.",
+    "value_cache": "A value lies at block * value_block_stride + kv_head * value_head_stride + slot * "
+    "value_slot_stride + dim, for positions below seq_len and dims below HEAD_DIM. Nothing else may be touched.",
+}
+
+
+def _told_error(error, call: str, hint: str) -> Wrong:
+    """An error of the strict interpreter, with what it has to do with this kernel."""
+    from pagedlab.gpu.strict import OutOfBounds
+
+    first, said = error.original, str(error.original)
+    program = f"\nraised in program {tuple(error.program[:2])}"
+    if isinstance(first, OutOfBounds):
+        return Wrong(f"The kernel {said}.", call + program, OUTSIDE.get(first.argument, hint))
+    if "overflow" in said:
+        return Wrong(
+            f"A 32-bit number overflowed ({said}).",
+            call + program,
+            "Block ids and strides are 32-bit numbers, and so is their product, although a large pool has more "
+            "elements than that. `.to(tl.int64)` on the block ids, before anything is multiplied.",
+        )
+    if "power of 2" in said or "power of two" in said:
+        return Wrong(
+            f"A tile's side must be a power of two ({said}).",
+            call + program,
+            "GROUP_SIZE, BLOCK_SIZE and HEAD_DIM may be any number. ROWS, TILE and TILE_DIM are powers of two, large "
+            "enough: count with those, and mask the rest.",
+        )
+    if "K >= 16" in said or "min_dot_size" in said:
+        return Wrong(
+            f"It would not compile for a GPU: {said}",
+            call + program,
+            "tl.dot sums over at least 16 numbers. BLOCK_SIZE may be less, TILE and TILE_DIM never are.",
+        )
+    text = f"{type(first).__name__}: {said}" if said else type(first).__name__
+    return Wrong(f"The kernel raised {text}", call + program, hint)
+
+
+def _explain(answer, inputs: DecodeInputs, call: str) -> None:
+    """Raise `Wrong` for the first head whose weights are wrong. Returns when they are right or can't be had."""
+    clean = inputs.keys.nan_to_num(0)
+    try:
+        got = _weights(inputs, lambda values: inputs.run(answer, keys=clean, values=values))
+    except Exception:
+        return
+    right = _weights(inputs, lambda values: inputs.right(values=values))
+    wrong = ~torch.isclose(got, right, rtol=0.02, atol=CLOSE).flatten(2).all(-1)
+    if not wrong.any():
+        return
+    sequence, head = wrong.nonzero()[0].tolist()
+    weights, wanted = got[sequence, head], right[sequence, head]
+    if weights.isnan().any():
+        return
+    explain_places(weights, wanted, inputs.pages, sequence, head, inputs.num_heads, call)
+    _explain_keys(answer, inputs, sequence, head, call)
+    explain_weights(weights, wanted, inputs.pages, sequence, head, inputs.num_heads, call, inputs.tile)
+
+
+def _explain_keys(answer, inputs: DecodeInputs, sequence: int, head: int, call: str) -> None:
+    """Raise `Wrong` if the key of a token was never loaded by the program whose head it is."""
+    from pagedlab.gpu.trace import trace
+    from pagedlab.kernels.launch import select
+
+    kv_head, pages = head // inputs.group_size, inputs.pages
+    arguments = inputs.arguments()
+    program = (sequence, head if inputs.head_grid else kv_head)
+    traced = trace(answer, inputs.grid, select(answer, arguments), programs=[program], watch=())
+    loaded = set()
+    for access in traced.program(*program).events:
+        if access.tensor == "key_cache":
+            loaded.update(access.elements.tolist())
+    steps = [arguments[f"key_{name}_stride"] for name in ("block", "head", "slot")]
+
+    def was_loaded(block: int, slot: int) -> bool:
+        return block * steps[0] + kv_head * steps[1] + slot * steps[2] in loaded
+
+    for position in range(pages.lens[sequence]):
+        if not was_loaded(*pages.where(sequence, position)):
+            raise Wrong(
+                f"{NAMES[sequence]}, head {head}: the key of token {position} was never read. It lies in "
+                f"{pages.told_where(sequence, position)}, kv head {kv_head}.",
+                f"{call}\nthe keys' strides: block {steps[0]}, kv head {steps[1]}, slot {steps[2]}",
+                OUTSIDE["key_cache"],
+                pages.picture(),
+            )
+
+
+def _accuse_scale(got, inputs: DecodeInputs, call: str, close: float) -> None:
+    """What the usual slips with the scale give."""
+    head_dim, scale = inputs.pages.head_dim, inputs.scale
+    suspects = (
+        (1.0, "The scores were not scaled.", "Multiply them by `scale`."),
+        (scale * scale, "The scores were scaled twice.", "`scale` is 1 / sqrt(head_dim) already."),
+        (head_dim, "The scores were divided by `scale`.", "Multiply: it is 1 / sqrt(head_dim)."),
+        (
+            scale * math.log(2),
+            "The weights were taken as powers of 2.",
+            "exp2 needs scores multiplied by log2(e), about 1.4427. Or use exp.",
+        ),
+        (
+            scale / math.log(2),
+            "The scores were multiplied by log2(e), but the weights taken with exp.",
+            "exp2 with log2(e), or exp without.",
+        ),
+    )
+    for other, message, hint in suspects:
+        if torch.isclose(inputs.right(other), got.float(), rtol=0, atol=close).all():
+            raise Wrong(message, call, hint)
+
+
+def _accuse_nan(answer, inputs: DecodeInputs, want, call: str, close: float) -> None:
+    """The weights are right, so something else that is multiplied by them isn't: the NaN of slots nobody wrote."""
+    keys, values = inputs.keys.nan_to_num(0), inputs.values.nan_to_num(0)
+    clean = "\nWith zeros instead of NaN in those slots of {} the result is right."
+    if _right(answer, inputs, want, close, values=values):
+        raise Wrong(
+            "NaN came in through the values: slots that hold no token have a weight of 0, and 0 * NaN is NaN.",
+            call + clean.format("value_cache"),
+            "Mask the load of the values as well, with other=0.0. Masking the scores is not enough.",
+        )
+    if _right(answer, inputs, want, close, keys=keys):
+        raise Wrong(
+            "NaN came in through the keys: what was added to the scores of unused slots doesn't take NaN away.",
+            call + clean.format("key_cache"),
+            "NaN + (-inf) is NaN. tl.where replaces; a sum doesn't. Or mask the load of the keys, with other=0.0.",
+        )
+    if _right(answer, inputs, want, close, keys=keys, values=values):
+        raise Wrong(
+            "NaN came in from slots that hold no token, through keys and values both.",
+            call + clean.format("both caches"),
+            "Mask both loads by position < seq_len, with other=0.0, and the scores by tl.where.",
+        )
+    if got_nan := _first_nan(answer, inputs):
+        raise Wrong(
+            f"A NaN was made in {got_nan}.",
+            call,
+            "A masked load without `other` leaves anything in the lanes that are off; -inf - (-inf) and 0 / 0 are NaN.",
+        )
+
+
+def _first_nan(answer, inputs: DecodeInputs):
+    """The line where a NaN was first made of numbers, if one was."""
+    from pagedlab.gpu.strict import strict
+
+    with strict() as strictness:
+        inputs.run(answer)
+    return strictness.first_nan
+
+
+def _weights(inputs: DecodeInputs, run) -> torch.Tensor:
+    """The weight of every slot in every result: `[num_seqs, num_heads, num_kv_heads, num_blocks, block_size]`.
+
+    In as many runs as it takes, for a value has place for `head_dim` marks.
+    """
+    num_blocks, num_kv_heads, block_size, head_dim = inputs.keys.shape
+    slots = num_kv_heads * num_blocks * block_size
+    parts = []
+    for first in range(0, slots, head_dim):
+        marks = torch.zeros(slots, head_dim, dtype=torch.float16)
+        for dim in range(min(head_dim, slots - first)):
+            marks[first + dim, dim] = 1
+        values = marks.reshape(num_kv_heads, num_blocks, block_size, head_dim).transpose(0, 1).contiguous()
+        parts.append(run(values).float())
+    every = torch.cat(parts, dim=-1)[..., :slots]
+    return every.reshape(*every.shape[:2], num_kv_heads, num_blocks, block_size)
