@@ -19,7 +19,7 @@ import triton.language as tl  # noqa: E402
 from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
 
 CHUNK = 16
-"""Splits read at a time. At a head_dim of 128 that is 64 registers for each thread of one warp."""
+"""Splits read at a time. With 4 warps and a head_dim of 128 that takes 32 registers: a full multiprocessor."""
 
 
 @triton.jit
@@ -35,6 +35,7 @@ def merge_splits_kernel(
     partial_lse_seq_stride,
     partial_lse_head_stride,
     num_splits,
+    SPLITS: tl.constexpr,  # num_splits or more, a power of 2
     CHUNK: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     TILE_DIM: tl.constexpr,
@@ -45,8 +46,12 @@ def merge_splits_kernel(
     partial_out += seq * partial_out_seq_stride + head * partial_out_head_stride + dims[None, :]
     partial_lse += seq * partial_lse_seq_stride + head * partial_lse_head_stride
 
-    running_max = -float("inf")
-    running_sum = 0.0
+    # A maximum is the same in any order and number. An empty split's LSE is -inf, and so is that of no tokens at all.
+    all_splits = tl.arange(0, SPLITS)
+    lse_max = tl.max(tl.load(partial_lse + all_splits, mask=all_splits < num_splits, other=-float("inf")), 0)
+    safe_max = tl.where(lse_max == -float("inf"), 0.0, lse_max)  # to subtract: -inf minus -inf is NaN
+
+    total = 0.0
     acc = tl.zeros([TILE_DIM], tl.float32)
     for start in range(0, num_splits, CHUNK):
         splits = start + tl.arange(0, CHUNK)
@@ -54,18 +59,13 @@ def merge_splits_kernel(
         lse = tl.load(partial_lse + splits, mask=is_split, other=-float("inf"))
         mask = is_split[:, None] & (dims < HEAD_DIM)[None, :]
         parts = tl.load(partial_out + splits[:, None] * partial_out_split_stride, mask=mask, other=0.0)
-
-        new_max = tl.maximum(running_max, tl.max(lse, 0))
-        safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)  # nothing but empty splits so far
         weights = tl.exp2(lse - safe_max)
-        rescale = tl.exp2(running_max - safe_max)
         # An empty split's weight is 0, but its output may hold anything, and 0 times NaN is NaN.
         parts = tl.where(weights[:, None] > 0.0, parts, 0.0)
-        acc = acc * rescale + tl.sum(weights[:, None] * parts, 0)
-        running_sum = running_sum * rescale + tl.sum(weights, 0)
-        running_max = new_max
+        acc += tl.sum(weights[:, None] * parts, 0)
+        total += tl.sum(weights, 0)
 
-    acc = acc / tl.where(running_sum == 0.0, 1.0, running_sum)  # zeros for a sequence of no tokens
+    acc = acc / tl.where(total == 0.0, 1.0, total)  # zeros for a sequence of no tokens
     tl.store(out + seq * out_seq_stride + head * out_head_stride + dims, acc.to(out.dtype.element_ty), dims < HEAD_DIM)
 
 
@@ -109,4 +109,4 @@ def merge_launch(partial_out: torch.Tensor, partial_lse: torch.Tensor, dtype=tor
         "HEAD_DIM": head_dim,
         "TILE_DIM": triton.next_power_of_2(head_dim),
     }
-    return (num_seqs, num_heads), arguments, {"num_warps": 1}
+    return (num_seqs, num_heads), arguments, {"num_warps": 4}
