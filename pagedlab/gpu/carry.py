@@ -6,14 +6,18 @@ it names, the arguments of its decorator and the text around it; `load` decorate
 that it arrives in. The kernels of an installed package travel by their name alone.
 """
 
+import ast
 import hashlib
 import importlib
+import inspect
 import io
 import linecache
 import os
 import pickle
 import sys
+import textwrap
 import types
+from collections.abc import Iterator
 
 import cloudpickle
 
@@ -51,6 +55,43 @@ def text(kernel) -> str:
     return "".join(linecache.getlines(function(kernel).__code__.co_filename, function(kernel).__globals__))
 
 
+def source(kernel) -> str:
+    """The function's own lines, decorators included; "" if they are gone."""
+    try:
+        return textwrap.dedent(inspect.getsource(function(kernel)))
+    except (OSError, TypeError):
+        return ""
+
+
+def scope(kernel) -> dict[str, object]:
+    """What the function's text names and does not define: globals, and variables of functions around it."""
+    raw = function(kernel)
+    try:
+        names = {node.id for node in ast.walk(ast.parse(source(kernel))) if isinstance(node, ast.Name)}
+    except SyntaxError:  # the lines are not a function alone
+        names = set()
+    names -= set(raw.__code__.co_varnames)
+    around = inspect.getclosurevars(raw).nonlocals
+    there = {name: raw.__globals__[name] for name in sorted(names) if name in raw.__globals__}
+    return there | around
+
+
+def reach(kernel) -> Iterator:
+    """The kernel, and all those that it calls, directly or not, Triton's own left out."""
+    seen, todo = [], [kernel]
+    while todo:
+        one = todo.pop(0)
+        if one not in seen and not _is_tritons(function(one).__module__):
+            seen.append(one)
+            yield one
+            named = scope(one)
+            todo += [value for value in named.values() if is_kernel(value)]
+            for module in (value for value in named.values() if isinstance(value, types.ModuleType)):
+                if not _is_tritons(module.__name__):
+                    attributes = (vars(module).get(name) for name in function(one).__code__.co_names)
+                    todo += [value for value in attributes if is_kernel(value)]
+
+
 def dump(kernel, by_value: bool = False) -> bytes:
     """The kernel as bytes.
 
@@ -74,7 +115,7 @@ def reduce(thing, by_value: bool = False):
         return NotImplemented
     raw = function(thing)
     module, name = raw.__module__, raw.__qualname__
-    if _can_be_imported(thing, module, name) and not (by_value and module.partition(".")[0] != "triton"):
+    if _can_be_imported(thing, module, name) and (_is_tritons(module) or not by_value):
         return _imported, (module, name)
     written = text(thing)
     if not written:
@@ -82,7 +123,8 @@ def reduce(thing, by_value: bool = False):
             f"The text of the kernel `{raw.__name__}` is not to be had ({raw.__code__.co_filename} is gone). Define it "
             "in a cell of the notebook or in a file that stays."
         )
-    return _decorated, (decorator, raw, options(thing), raw.__code__.co_filename, written)
+    only_written = {name: value for name, value in scope(thing).items() if name not in raw.__code__.co_names}
+    return _decorated, (decorator, raw, options(thing), raw.__code__.co_filename, written, only_written)
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -104,6 +146,10 @@ def _decorator(thing) -> str | None:
     )
 
 
+def _is_tritons(module: str) -> bool:
+    return module.partition(".")[0] == "triton"
+
+
 def _can_be_imported(thing, module: str, name: str) -> bool:
     found = sys.modules.get(module)
     if found is None or module == "__main__" or module in cloudpickle.list_registry_pickle_by_value():
@@ -120,8 +166,10 @@ def _imported(module: str, name: str):
     return found
 
 
-def _decorated(decorator: str, raw: types.FunctionType, arguments: dict, path: str, written: str):
+def _decorated(decorator: str, raw: types.FunctionType, arguments: dict, path: str, written: str, only_written: dict):
     """What `@triton.jit` made, again. Its text goes where Python looks for the text of a file that is not there."""
+    for name, value in only_written.items():  # pickled code takes along what it loads; Triton reads annotations too
+        raw.__globals__.setdefault(name, value)
     mode.choose()
     import triton
 
