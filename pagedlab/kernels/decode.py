@@ -102,9 +102,9 @@ def paged_decode_kernel(
         blocks = tl.load(block_tables + positions // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)[:, None]
         slots = (positions % BLOCK_SIZE)[:, None]
         # Slots behind the end may hold NaN, and 0 times NaN is NaN: values need their mask as much as keys do.
-        mask = is_token[:, None] & (dims < HEAD_DIM)[None, :]
-        keys = tl.load(key_cache + blocks * key_block_stride + slots * key_slot_stride, mask=mask, other=0.0)
-        values = tl.load(value_cache + blocks * value_block_stride + slots * value_slot_stride, mask=mask, other=0.0)
+        tile_mask = is_token[:, None] & (dims < HEAD_DIM)[None, :]
+        keys = tl.load(key_cache + blocks * key_block_stride + slots * key_slot_stride, mask=tile_mask, other=0.0)
+        values = tl.load(value_cache + blocks * value_block_stride + slots * value_slot_stride, tile_mask, other=0.0)
         if UPCAST:
             keys, values = keys.to(tl.float32), values.to(tl.float32)
 
