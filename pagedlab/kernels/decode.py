@@ -214,14 +214,14 @@ def decode_launch(
     """
     num_seqs, num_heads, head_dim = q.shape
     _, num_kv_heads, block_size, _ = key_cache.shape
-    _check(q, key_cache, value_cache, block_tables, window, softcap, sinks)
-    group_size = num_heads // num_kv_heads
-    rows = min(MOST_ROWS, max(16, triton.next_power_of_2(group_size)))
     tile_dim = max(16, triton.next_power_of_2(head_dim))
     best_tile, best_stages = _step(q, tile_dim)
     tile = best_tile if tile is None else tile
     if tile < 16 or tile & (tile - 1):
         raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, or tl.dot refuses it")
+    _check(q, key_cache, value_cache, block_tables, window, softcap, sinks)
+    group_size = num_heads // num_kv_heads
+    rows = min(MOST_ROWS, max(16, triton.next_power_of_2(group_size)))
 
     if num_splits is not None and tokens_per_split is not None:
         raise ValueError(f"num_splits={num_splits} and tokens_per_split={tokens_per_split}: choose one of the two")
