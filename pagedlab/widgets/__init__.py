@@ -8,6 +8,7 @@ from importlib import import_module
 _HOMES = {
     "BlockTableExplorer": "explorer",
     "ReservationMap": "reservation",
+    "TileViewer": "tiles",
     "Timeline": "timeline",
     "block_picture": "explorer_picture",
     "pool_state": "explorer_moment",
