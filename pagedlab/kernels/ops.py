@@ -12,12 +12,15 @@ Shapes, throughout:
 Tables, lengths and slots are integer tensors of any width or lists. Slots that hold no token of the sequence may hold
 anything, NaN too. Types: float32, bfloat16, float16 (all sums in float32), and float64.
 
+Backend "triton" takes less: no float64, and caches in which the numbers of a head lie side by side.
+
 Wrong shapes and numbers are a ValueError, a block or slot outside the pool an IndexError, a wrong type a TypeError.
 Checks come first: nothing is written by a call that fails.
 """
 
 import functools
 import importlib
+import importlib.util
 import math
 
 import torch
@@ -27,11 +30,15 @@ from pagedlab.cache.allocator import whole_number
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
-BACKENDS = {"torch": "pagedlab.kernels.reference", "cpu": "pagedlab.kernels.cpu"}
+BACKENDS = {
+    "torch": "pagedlab.kernels.reference",
+    "cpu": "pagedlab.kernels.cpu",
+    "triton": "pagedlab.kernels.triton_backend",
+}
 """Name to module. A module has one function an operation; it is imported when first used."""
 
 AUTO: str | None = None
-"""What "auto" means. None: "cpu", compiled loops, where numba works, and "torch" elsewhere."""
+"""What "auto" means. None: "triton" on a GPU; on the CPU "cpu", compiled loops, where numba works, and else "torch"."""
 
 
 def kv_write(keys, values, key_cache, value_cache, slot_mapping, backend: str = "auto") -> None:
@@ -60,7 +67,7 @@ def kv_write(keys, values, key_cache, value_cache, slot_mapping, backend: str = 
         )
     if len(slots) > 1:
         _check_slots_differ(slots)
-    resolve(backend).kv_write(keys.detach(), values.detach(), key_cache, value_cache, slots)
+    resolve(backend, key_cache).kv_write(keys.detach(), values.detach(), key_cache, value_cache, slots)
 
 
 def gather_kv(key_cache, value_cache, block_table, num_tokens: int, backend: str = "auto"):
@@ -72,7 +79,7 @@ def gather_kv(key_cache, value_cache, block_table, num_tokens: int, backend: str
     table = _integers("block_table", block_table, dims=1, device=key_cache.device)
     lens = _integers("num_tokens", [num_tokens], dims=1, device=key_cache.device)
     _check_tables(table[None], lens, key_cache)
-    return resolve(backend).gather_kv(key_cache, value_cache, table, int(lens[0]))
+    return resolve(backend, key_cache).gather_kv(key_cache, value_cache, table, int(lens[0]))
 
 
 def copy_blocks(key_cache, value_cache, pairs, backend: str = "auto") -> None:
@@ -98,7 +105,7 @@ def copy_blocks(key_cache, value_cache, pairs, backend: str = "auto") -> None:
     both = set(destinations) & {source for source, _ in pairs}
     if both:
         raise ValueError(f"block {min(both)} is both a source and a destination. Nothing was copied.")
-    resolve(backend).copy_blocks(key_cache, value_cache, torch.tensor(pairs, device=key_cache.device))
+    resolve(backend, key_cache).copy_blocks(key_cache, value_cache, torch.tensor(pairs, device=key_cache.device))
 
 
 def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale: float | None = None, backend: str = "auto"):
@@ -110,7 +117,7 @@ def paged_decode(q, key_cache, value_cache, block_tables, seq_lens, scale: float
     tables, lens = _check_batch(q, key_cache, value_cache, block_tables, seq_lens)
     if len(q) != len(lens):
         raise ValueError(f"{len(q)} queries for {len(lens)} sequences: decode takes one each")
-    return resolve(backend).paged_decode(q, key_cache, value_cache, tables, lens, _scale(scale, q))
+    return resolve(backend, q).paged_decode(q, key_cache, value_cache, tables, lens, _scale(scale, q))
 
 
 def paged_prefill(
@@ -142,19 +149,33 @@ def paged_prefill(
             f"sequence {index} has {int(num_new[index])} queries but only {int(lens[index])} positions: "
             f"a query's own key and value must be stored first"
         )
-    return resolve(backend).paged_prefill(q, key_cache, value_cache, tables, lens, starts, _scale(scale, q))
+    return resolve(backend, q).paged_prefill(q, key_cache, value_cache, tables, lens, starts, _scale(scale, q))
 
 
-def resolve(name: str = "auto"):
+def resolve(name: str = "auto", tensor: torch.Tensor | None = None):
     """The module that does the work for a backend. Its functions check nothing: for a caller who has checked already.
 
     They take the arguments of the functions here, in order, tables and lengths as int64 tensors, `scale` given.
+    tensor: one of those to work on. What "auto" takes depends on where they are.
     """
     if name == "auto":
-        name = AUTO or ("cpu" if _compiled_loops_work() else "torch")
+        name = AUTO or _best_for(tensor)
     if name not in BACKENDS:
         raise ValueError(f"backend {name!r} is not one of 'auto', {', '.join(map(repr, BACKENDS))}")
     return importlib.import_module(BACKENDS[name])
+
+
+def _best_for(tensor: torch.Tensor | None) -> str:
+    if tensor is not None and tensor.is_cuda:
+        return "triton" if tensor.dtype != torch.float64 and _triton_compiles() else "torch"
+    return "cpu" if _compiled_loops_work() else "torch"
+
+
+@functools.cache
+def _triton_compiles() -> bool:
+    from pagedlab.gpu import mode
+
+    return importlib.util.find_spec("triton") is not None and not mode.is_interpreting()
 
 
 @functools.cache

@@ -1,11 +1,20 @@
 """Pools made to catch mistakes: blocks in random order, NaN wherever no token was written, tables that are too wide."""
 
+import importlib.util
 import random
 from dataclasses import dataclass
 
 import torch
 
 from pagedlab.cache.accounting import blocks_needed
+from pagedlab.gpu import mode
+from pagedlab.kernels import ops
+
+
+def available_backends() -> list[str]:
+    """The names of `ops.BACKENDS`, without "triton" where it is not installed, or compiles for a GPU."""
+    interprets = importlib.util.find_spec("triton") is not None and mode.is_interpreting()
+    return [name for name in ops.BACKENDS if name != "triton" or interprets]
 
 
 @dataclass

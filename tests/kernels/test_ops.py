@@ -8,11 +8,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagedlab.cache.paged import PagedKVCache
 from pagedlab.kernels import ops
-from tests.kernels.pages import dense, dense_decode, make_pages, random_queries
+from tests.kernels.pages import available_backends, dense, dense_decode, make_pages, random_queries
 
 DTYPES = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}  # and how far off a result may be
 
-every_backend = pytest.mark.parametrize("backend", list(ops.BACKENDS))
+every_backend = pytest.mark.parametrize("backend", available_backends())
+
+EXAMPLES = {"torch": 60, "cpu": 60, "triton": 12}  # an interpreted program takes milliseconds
 
 layouts = st.fixed_dictionaries(
     {
@@ -30,34 +32,45 @@ layouts = st.fixed_dictionaries(
 
 
 @every_backend
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 40) | st.integers(125, 135), max_size=4), st.sampled_from([1, 2, 3, 5, 7, 24]), layouts)
-def test_paged_decode(backend, seq_lens, group_size, layout):
-    pages = make_pages(seq_lens, **layout)
-    q = random_queries(len(seq_lens), layout["num_kv_heads"] * group_size, layout["head_dim"], dtype=layout["dtype"])
-    out = ops.paged_decode(q, *pages.attention_args(), backend=backend)
-    assert (out.shape, out.dtype) == (q.shape, q.dtype)
-    torch.testing.assert_close(out.double(), dense_decode(q, pages), atol=DTYPES[q.dtype], rtol=1e-2)
+def test_paged_decode(backend):
+    @settings(max_examples=EXAMPLES[backend], deadline=None)
+    @given(
+        st.lists(st.integers(0, 40) | st.integers(125, 135), max_size=4), st.sampled_from([1, 2, 3, 5, 7, 24]), layouts
+    )
+    def check(seq_lens, group_size, layout):
+        pages = make_pages(seq_lens, **layout)
+        q = random_queries(
+            len(seq_lens), layout["num_kv_heads"] * group_size, layout["head_dim"], dtype=layout["dtype"]
+        )
+        out = ops.paged_decode(q, *pages.attention_args(), backend=backend)
+        assert (out.shape, out.dtype) == (q.shape, q.dtype)
+        torch.testing.assert_close(out.double(), dense_decode(q, pages), atol=DTYPES[q.dtype], rtol=1e-2)
+
+    check()
 
 
 @every_backend
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30) | st.integers(120, 135)), max_size=3),
-    st.sampled_from([1, 3, 4]),
-    layouts,
-)
-def test_paged_prefill(backend, sequences, group_size, layout):
+def test_paged_prefill(backend):
     """Each sequence is (new tokens, tokens before them)."""
-    pages = make_pages([new + before for new, before in sequences], **layout)
-    starts = torch.tensor([0, *(new for new, _ in sequences)]).cumsum(0)
-    num_heads = layout["num_kv_heads"] * group_size
-    q = random_queries(int(starts[-1]), num_heads, layout["head_dim"], dtype=layout["dtype"])
-    out = ops.paged_prefill(q, *pages.attention_args(), starts, backend=backend)
-    assert (out.shape, out.dtype) == (q.shape, q.dtype)
-    for i, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
-        right = dense(q[start:end].transpose(0, 1), pages.keys[i], pages.values[i]).transpose(0, 1)
-        torch.testing.assert_close(out[start:end].double(), right, atol=DTYPES[q.dtype], rtol=1e-2)
+
+    @settings(max_examples=EXAMPLES[backend], deadline=None)
+    @given(
+        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30) | st.integers(120, 135)), max_size=3),
+        st.sampled_from([1, 3, 4]),
+        layouts,
+    )
+    def check(sequences, group_size, layout):
+        pages = make_pages([new + before for new, before in sequences], **layout)
+        starts = torch.tensor([0, *(new for new, _ in sequences)]).cumsum(0)
+        num_heads = layout["num_kv_heads"] * group_size
+        q = random_queries(int(starts[-1]), num_heads, layout["head_dim"], dtype=layout["dtype"])
+        out = ops.paged_prefill(q, *pages.attention_args(), starts, backend=backend)
+        assert (out.shape, out.dtype) == (q.shape, q.dtype)
+        for i, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+            right = dense(q[start:end].transpose(0, 1), pages.keys[i], pages.values[i]).transpose(0, 1)
+            torch.testing.assert_close(out[start:end].double(), right, atol=DTYPES[q.dtype], rtol=1e-2)
+
+    check()
 
 
 @every_backend
@@ -70,28 +83,32 @@ def test_decode_is_prefill_of_one_token(backend):
 
 
 @every_backend
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 20), max_size=4), layouts)
-def test_write_then_gather(backend, seq_lens, layout):
+def test_write_then_gather(backend):
     """What is written through slots comes back through the table, and nothing else is touched."""
-    pages = make_pages(seq_lens, **layout)
-    block_size, dtype = layout["block_size"], layout["dtype"]
-    empty = make_pages(seq_lens, **layout)
-    for cache in (empty.key_cache, empty.value_cache):
-        cache.fill_(torch.nan)
-    for i, length in enumerate(seq_lens):
-        table = pages.block_tables[i].tolist()
-        slots = [table[p // block_size] * block_size + p % block_size for p in range(length)]
-        written = pages.keys[i].transpose(0, 1), pages.values[i].transpose(0, 1)
-        # Skipped tokens in between: they hold numbers that must not turn up anywhere.
-        padded_slots = [slot for pair in zip(slots, [-1] * length, strict=True) for slot in pair]
-        new = [torch.stack([half, torch.full_like(half, 77)], 1).flatten(0, 1) for half in written]
-        ops.kv_write(*new, empty.key_cache, empty.value_cache, padded_slots, backend=backend)
-        keys, values = ops.gather_kv(empty.key_cache, empty.value_cache, table, length, backend=backend)
-        assert torch.equal(keys, pages.keys[i]) and torch.equal(values, pages.values[i])
-        assert keys.dtype == values.dtype == dtype
-    torch.testing.assert_close(empty.key_cache, pages.key_cache, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(empty.value_cache, pages.value_cache, rtol=0, atol=0, equal_nan=True)
+
+    @settings(max_examples=EXAMPLES[backend], deadline=None)
+    @given(st.lists(st.integers(0, 20), max_size=4), layouts)
+    def check(seq_lens, layout):
+        pages = make_pages(seq_lens, **layout)
+        block_size, dtype = layout["block_size"], layout["dtype"]
+        empty = make_pages(seq_lens, **layout)
+        for cache in (empty.key_cache, empty.value_cache):
+            cache.fill_(torch.nan)
+        for i, length in enumerate(seq_lens):
+            table = pages.block_tables[i].tolist()
+            slots = [table[p // block_size] * block_size + p % block_size for p in range(length)]
+            written = pages.keys[i].transpose(0, 1), pages.values[i].transpose(0, 1)
+            # Skipped tokens in between: they hold numbers that must not turn up anywhere.
+            padded_slots = [slot for pair in zip(slots, [-1] * length, strict=True) for slot in pair]
+            new = [torch.stack([half, torch.full_like(half, 77)], 1).flatten(0, 1) for half in written]
+            ops.kv_write(*new, empty.key_cache, empty.value_cache, padded_slots, backend=backend)
+            keys, values = ops.gather_kv(empty.key_cache, empty.value_cache, table, length, backend=backend)
+            assert torch.equal(keys, pages.keys[i]) and torch.equal(values, pages.values[i])
+            assert keys.dtype == values.dtype == dtype
+        torch.testing.assert_close(empty.key_cache, pages.key_cache, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(empty.value_cache, pages.value_cache, rtol=0, atol=0, equal_nan=True)
+
+    check()
 
 
 @every_backend
@@ -289,6 +306,6 @@ def test_a_type_that_attention_cannot_sum_is_refused_at_once():
 
 def test_an_unknown_backend():
     pages = make_pages([3])
-    with pytest.raises(ValueError, match="'cuda' is not one of 'auto', 'torch', 'cpu'"):
+    with pytest.raises(ValueError, match="'cuda' is not one of 'auto', 'torch', 'cpu', 'triton'"):
         ops.gather_kv(pages.key_cache, pages.value_cache, pages.block_tables[0], 3, backend="cuda")
     assert ops.gather_kv(pages.key_cache, pages.value_cache, pages.block_tables[0], 3, backend="torch")
