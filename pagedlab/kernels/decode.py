@@ -88,8 +88,8 @@ def paged_decode_kernel(
 
     running_max = tl.full([ROWS], -float("inf"), tl.float32)
     if sinks is not None:  # a score that has no value, counted once: by the first split
-        is_sink = (rows < GROUP_SIZE) & (split == 0)
-        running_max = tl.load(sinks + heads, mask=is_sink, other=-float("inf")).to(tl.float32) * LOG2E
+        sink = tl.load(sinks + heads, mask=rows < GROUP_SIZE, other=-float("inf")).to(tl.float32)
+        running_max = tl.where(split == 0, sink * LOG2E, -float("inf"))
     running_sum = tl.where(running_max > -float("inf"), 1.0, 0.0)
     acc = tl.zeros([ROWS, TILE_DIM], tl.float32)
 
