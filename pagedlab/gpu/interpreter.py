@@ -72,6 +72,11 @@ def argument_of(pointers) -> Argument | None:
     return pointers.dtype if isinstance(pointers.dtype, Argument) else None
 
 
+def addresses(pointers, mask) -> np.ndarray:
+    """Where the lanes that are on point to. A mask may be a tile of numbers, or one for all lanes."""
+    return pointers.data[np.broadcast_to(np.asarray(mask, dtype=bool), pointers.data.shape)]
+
+
 def name_arguments(patches: Patches, on_launch=lambda arguments: None) -> None:
     """From now on pointers carry their `Argument`. `on_launch({name: Argument})` is called when a kernel begins."""
     names: dict[int, tuple[str, object]] = {}  # by id; the tensor is kept, so that its id stays its own

@@ -39,6 +39,7 @@ from pagedlab.errors import PagedLabError
 from pagedlab.gpu.interpreter import (
     Line,
     Patches,
+    addresses,
     argument_of,
     builder,
     current_line,
@@ -170,19 +171,19 @@ def _check_accesses(patches: Patches) -> None:
 def check_bounds(kind: str, pointers, mask: np.ndarray) -> None:
     """Raises OutOfBounds if a lane that is on points outside of the tensor that its pointer was computed from."""
     argument = argument_of(pointers)
-    addresses = pointers.data[np.broadcast_to(mask, pointers.data.shape)]
-    if not addresses.size:
+    targets = addresses(pointers, mask)
+    if not targets.size:
         return
     does = "reads" if kind == "load" else "writes"
     if argument is None:
         raise OutOfBounds(f"{does} through a pointer that does not come from a tensor argument", None, None)
-    offsets = argument.offsets(addresses)
+    offsets = argument.offsets(targets)
     owned = argument.owns(offsets)
     if owned.all():
         return
     name, wrong = argument.argument, offsets[~owned]
     element, shape = int(wrong[0]), list(argument.shape)
-    lanes = f" ({wrong.size:,} of {mask.size:,} lanes are outside)" if wrong.size > 1 else ""
+    lanes = f" ({wrong.size:,} of {pointers.data.size:,} lanes are outside)" if wrong.size > 1 else ""
     if element < 0:
         where = f"{-element:,} element{'s' * (element < -1)} in front of {name}, a tensor of shape {shape}"
     elif element > argument.last:

@@ -39,6 +39,7 @@ from pagedlab.errors import PagedLabError
 from pagedlab.gpu.interpreter import (
     Argument,
     Patches,
+    addresses,
     argument_of,
     builder,
     interpreter,
@@ -242,7 +243,7 @@ class _Recorder:
         if self.current is None or argument is None:
             return
         shape = pointers.data.shape
-        elements = argument.offsets(pointers.data[np.broadcast_to(mask, shape)])
+        elements = argument.offsets(addresses(pointers, mask))
         event = Access(kind, argument.argument, elements, pointers.data.size, shape, self.line, self.step)
         self.current.events.append(event)
 

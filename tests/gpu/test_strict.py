@@ -172,6 +172,24 @@ def test_an_other_of_zero_counts_for_a_single_number_too():
 
 
 @triton.jit
+def masked_twice_kernel(source, target, n, TILE: tl.constexpr):
+    offsets = tl.arange(0, TILE)
+    mask = (offsets < n) & (n > 3)  # the interpreter makes numbers of it, not bools
+    tl.store(target + offsets, tl.load(source + offsets, mask=mask, other=0.0), mask=mask)
+
+
+def test_a_mask_of_numbers_is_a_mask():
+    source, target = numbers(5)
+    with strict():
+        masked_twice_kernel[(1,)](source, target, 3, TILE=8)
+        assert target.tolist() == [-1] * 5
+        masked_twice_kernel[(1,)](source, target, 5, TILE=8)
+        assert target.tolist() == [0, 1, 2, 3, 4]
+        with pytest.raises(KernelError, match="1 of 8 lanes|element 5 of source"):
+            masked_twice_kernel[(1,)](source, target, 6, TILE=8)
+
+
+@triton.jit
 def divide_kernel(target, a, b):
     tl.store(target, a // b)
     tl.store(target + 1, a % b)
