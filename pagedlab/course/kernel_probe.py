@@ -1,11 +1,19 @@
 """What the checks of Triton kernels have in common: running an answer strictly, and compiling it for real GPUs."""
 
-from collections.abc import Sequence
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from time import monotonic
 
 from pagedlab.course.promise import Wrong, calling, note
 
 TARGETS = ("sm_80", "sm_90")
 """A100 and H100: what every kernel of the course must compile for."""
+
+SECONDS = 30.0
+"""For an exercise that asks for a kernel. Its launches take about 5 of them, and compiling 3, on a machine at rest."""
+
+LAUNCH_SECONDS = 6.0  # one launch of a check takes 0.1 s, so this one is stuck
 
 COMPILING = "The interpreter is Python and forgives much. A compiler has to know every type and shape beforehand."
 
@@ -38,7 +46,7 @@ def run_kernel(answer, grid: Sequence[int], arguments: dict, call: str, **option
 
     calling(call)
     try:
-        with strict():
+        with strict(), _at_most(LAUNCH_SECONDS):
             launch(answer, grid, arguments, **options)
     except LaunchError as error:
         hint = "Arguments are known by their names. Keep those of the exercise; you may leave some out."
@@ -48,6 +56,20 @@ def run_kernel(answer, grid: Sequence[int], arguments: dict, call: str, **option
         if wrong is None:
             raise error.original from None
         raise wrong from error.original
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Let the alarm of the check, if there is one, ring earlier."""
+    left, started = signal.getitimer(signal.ITIMER_REAL)[0], monotonic()
+    if left <= seconds:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, max(0.01, left - (monotonic() - started)))
 
 
 def _mistake(error, call: str) -> Wrong | None:

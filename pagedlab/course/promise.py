@@ -21,6 +21,7 @@ __all__ = ["Exercise", "Failure", "Judge", "NotAttempted", "Promise", "TimeUp", 
 __all__ += ["count", "note", "tell"]
 
 FEWEST = 5  # inputs that are tried for a promise however slow the answer is
+SEARCH = 10.0  # seconds after which no new inputs are tried, however many the exercise has
 
 
 NOT_CALLABLE_LIKE_THIS = re.compile(r"takes .*argument|required .*argument|unexpected keyword argument")
@@ -137,8 +138,9 @@ class Verdict:
 class Judge:
     """Tries an answer against an exercise's promises.
 
-    Three limits keep a check short. Each promise gets its share of two thirds of `seconds`; after that no new inputs
-    are tried, so that a slow but right answer passes on what was seen, which is at least FEWEST inputs a promise.
+    Three limits keep a check short. Each promise gets its share of two thirds of `seconds`, or of SEARCH if that is
+    less; after that no new inputs are tried, so that a slow but right answer passes on what was seen, which is at least
+    FEWEST inputs a promise.
     `shrink_seconds` after an input was found that breaks the promise, the smallest story so far is told as it is.
     After `seconds` the answer counts as stuck.
     """
@@ -165,8 +167,9 @@ class Judge:
     def _judge(self, exercise: Exercise, answer) -> Verdict:
         verdict = Verdict()
         self.started = monotonic()
+        search = min(self.seconds * 2 / 3, SEARCH)
         for number, one in enumerate(exercise.promises, 1):
-            self.enough_at = self.started + self.seconds * 2 / 3 * number / len(exercise.promises)
+            self.enough_at = self.started + search * number / len(exercise.promises)
             self.tried, self.example = 0, ""
             self.smallest: Failure | None = None
             try:
