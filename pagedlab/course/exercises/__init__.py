@@ -25,9 +25,14 @@ MODULES = {
     "prefix_cache": "l06",
     "scheduler": "l07",
     "chunked_prefill": "l07",
+    "kv_write_kernel": "l08",
     "paged_decode_kernel_step_1": "l09",
     "paged_decode_kernel_step_2": "l09",
     "paged_decode_kernel": "l09",
+    "choose_num_splits": "l10",
+    "merge_splits_kernel": "l10",
+    "occupancy": "l11",
+    "decode_roofline": "l11",
 }
 
 
