@@ -133,11 +133,20 @@ class Engine:
         self._eos = {getattr(tokenizer, "eos_token_id", None), model.config.eos_token_id} - {None}
 
     @classmethod
-    def load(cls, path: str | Path | None = None, dtype: torch.dtype = torch.bfloat16, **options) -> "Engine":
-        """An engine for a model file, as `pagedlab.model.load.load` takes it; None is the course's model."""
+    def load(
+        cls,
+        path: str | Path | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+        device: torch.device | str = "cpu",
+        **options,
+    ) -> "Engine":
+        """An engine for a model file, as `pagedlab.model.load.load` takes it; None is the course's model.
+
+        device: "cuda" to run on a GPU, its pool included.
+        """
         from pagedlab.model.load import load
 
-        loaded = load(path, dtype)
+        loaded = load(path, dtype, device=device)
         return cls(loaded.model, loaded.tokenizer, **options)
 
     # The front doors.

@@ -1,4 +1,4 @@
-"""Decode steps that are recorded once and played again (`pagedlab.kernels.cpu_recording`).
+"""Decode steps that are recorded once and played again (`pagedlab.kernels.cpu_recording`); on a GPU see `graphs.py`.
 
 When every request of a step has a single token, only numbers change from one step to the next: what the tokens are,
 where they stand, which blocks hold what came before. These numbers have a fixed place for each number of requests,
@@ -38,7 +38,7 @@ class Replay:
 
         batch: a `pagedlab.engine.runner.Batch`. None: it is not one for us.
         """
-        if not self._works or batch.num_decode < len(batch.requests) or not self._is_sound(batch):
+        if not self._works or batch.num_decode < len(batch.requests) or not is_sound(batch, self._model, self._pool):
             return None
         num_pieces = -(-int(batch.seq_lens.numpy().max()) // self._kernels.PIECE_TOKENS)
         step = self._steps.get((batch.num_decode, num_pieces))
@@ -79,22 +79,23 @@ class Replay:
         self._steps[batch.num_decode, num_pieces] = step
         return step.recording.result
 
-    def _is_sound(self, batch) -> bool:
-        """Whether all numbers are those of tokens, positions and blocks that there are, and no slot is there twice."""
-        config, num_blocks, block_size = self._model.config, self._pool.num_blocks, self._pool.block_size
-        ids, positions, slots = batch.token_ids.numpy(), batch.positions.numpy(), batch.slot_mapping.numpy()
-        tables, lens = batch.block_tables.numpy(), batch.seq_lens.numpy()
-        reached = np.arange(tables.shape[1]) * block_size < lens[:, None]
-        return bool(
-            0 <= ids.min()
-            and ids.max() < config.vocab_size
-            and 0 <= positions.min()
-            and positions.max() < config.max_position_embeddings
-            and lens.max() <= tables.shape[1] * block_size
-            and (tables < num_blocks).all()
-            and ((tables >= 0) | ~reached).all()
-            and len(set(slots.tolist())) == len(slots)
-        )
+
+def is_sound(batch, model: Llama, pool: PagedKVCache) -> bool:
+    """Whether all numbers are those of tokens, positions and blocks that there are, and no slot is there twice."""
+    config, num_blocks, block_size = model.config, pool.num_blocks, pool.block_size
+    ids, positions, slots = batch.token_ids.numpy(), batch.positions.numpy(), batch.slot_mapping.numpy()
+    tables, lens = batch.block_tables.numpy(), batch.seq_lens.numpy()
+    reached = np.arange(tables.shape[1]) * block_size < lens[:, None]
+    return bool(
+        0 <= ids.min()
+        and ids.max() < config.vocab_size
+        and 0 <= positions.min()
+        and positions.max() < config.max_position_embeddings
+        and lens.max() <= tables.shape[1] * block_size
+        and (tables < num_blocks).all()
+        and ((tables >= 0) | ~reached).all()
+        and len(set(slots.tolist())) == len(slots)
+    )
 
 
 class Step:

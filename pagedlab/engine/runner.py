@@ -8,12 +8,14 @@ Within a layer, the keys and values of the whole batch are written before anyone
 therefore sit in one batch, in any order.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from pagedlab.cache.paged import PagedKVCache
+from pagedlab.engine.graphs import GraphReplay
 from pagedlab.engine.replay import Replay
 from pagedlab.engine.request import Request
 from pagedlab.kernels import ops
@@ -41,10 +43,10 @@ class ModelRunner:
             )
         self.model, self.pool, self.swap_space = model, pool, swap_space
         self.backend = backend
-        self._kernels = ops.resolve(backend)
         self._caches = [(pool.key_cache(layer), pool.value_cache(layer)) for layer in range(pool.num_layers)]
+        self._kernels = ops.resolve(backend, self._caches[0][0])
         self._scale = model.config.head_dim**-0.5
-        self._replay = Replay(model, pool, self._kernels)
+        self._replay = (GraphReplay if model.device.type == "cuda" else Replay)(model, pool, self._kernels)
 
     def move(self, output) -> None:
         """The memory moves of a `SchedulerOutput`, in the only safe order: out, in, copies.
@@ -72,7 +74,7 @@ class ModelRunner:
             return torch.empty(0, self.model.config.vocab_size, dtype=self.model.dtype, device=self.model.device), []
         hidden = self.forward(batch, before_layer)
         if len(batch.sampling) < len(hidden):
-            hidden = hidden[batch.last_rows]
+            hidden = hidden[batch.last_rows.to(hidden.device)]
         return self.model.logits(hidden), batch.sampling
 
     def forward(self, batch: "Batch", before_layer: Callable[[], None]) -> torch.Tensor:
@@ -80,6 +82,7 @@ class ModelRunner:
         hidden = self._replay.forward(batch, before_layer)
         if hidden is not None:
             return hidden
+        batch = batch.on(self.pool.device)
 
         def attend(layer: int, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
             before_layer()
@@ -111,6 +114,8 @@ class Batch:
     token_ids, positions, slot_mapping: `[num_tokens]`; seq_lens: `[num_seqs]`; query_start_loc: `[num_seqs + 1]`;
     block_tables: `[num_seqs, max_blocks]`, -1 behind the end; last_rows: the rows whose logits are wanted, and
     `sampling` their requests. `decode` and `prefill`: what `paged_decode` and `paged_prefill` need of it.
+
+    It is made on the CPU, where the numbers are; `on` puts it where the model is.
     """
 
     def __init__(self, scheduled: Scheduled, pool: PagedKVCache):
@@ -135,13 +140,23 @@ class Batch:
             if end == request.num_tokens:
                 last_rows.append(len(token_ids) - 1)
                 self.sampling.append(request)
+        self.last_rows = torch.tensor(last_rows, dtype=torch.int64)
 
         arrays = np.array(token_ids, dtype=np.int64), positions, slots, tables, num_stored + num_new, starts
-        tensors = [torch.from_numpy(array).to(pool.device) for array in arrays]
+        self._set(*map(torch.from_numpy, arrays))
+
+    def on(self, device: torch.device) -> "Batch":
+        """The same with its tensors on `device`."""
+        if device.type == "cpu":
+            return self
+        moved = copy.copy(self)
+        moved._set(*(tensor.to(device) for tensor in self._tensors))
+        return moved
+
+    def _set(self, *tensors: torch.Tensor) -> None:
+        self._tensors = tensors
         self.token_ids, self.positions, self.slot_mapping, *described = tensors
         self.block_tables, self.seq_lens, self.query_start_loc = described
-        self.last_rows = torch.tensor(last_rows, dtype=torch.int64, device=pool.device)
-
         first = self.num_decode  # of the requests that are not decoding; each one before them has one row
         self.decode = self.block_tables[:first], self.seq_lens[:first]
         self.prefill = self.block_tables[first:], self.seq_lens[first:], self.query_start_loc[first:] - first
