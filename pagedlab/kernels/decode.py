@@ -11,22 +11,25 @@ the kernel has them:
 - The softmax is computed on the way: a running maximum, a running sum, and an accumulator that is rescaled when the
   maximum grows (online softmax). All in base 2, in which a GPU has an exponential.
 
-What it compiles to, for a head_dim of 128 in float16 and blocks of 16 tokens, by Triton 3.7.1, never with a spill. All
-of K and V moves in asynchronous copies of 16 bytes. "KB in flight": what the programs on a multiprocessor (SM) can have
-under way together, at most. By Little's law an A100 needs about 11 of them, an H100 18, a B200 43.
+What it compiles to, for a head_dim of 128 in float16, blocks of 16 tokens and several splits, by Triton 3.7.1. Nothing
+spills, and all of K and V moves in asynchronous copies of 16 bytes. "In flight" is what the programs on a
+multiprocessor (SM) can have under way together, at most. By Little's law an A100 needs about 11 KB of it, an H100 18,
+a B200 43.
 
-                         registers   shared memory   programs per SM   KB in flight
-    sm_80 tile 64, 3 stages     94        39,168 B                 4            128   the choice here
-    sm_90 tile 64, 3 stages     92        39,168 B                 5            160
-    sm_80 tile 64, 2 stages     80        38,912 B                 4            128   waits for the table in each step
-    sm_80 tile 64, 5 stages     96        72,192 B                 2            128   next tile copied during this one
-    sm_80 tile 32, 3 stages     72        21,632 B                 7            112   twice the steps
-    sm_80 tile 32, 5 stages     80        38,144 B                 4            128   both
+                         registers   shared memory   programs on an SM   in flight
+    sm_80 tile 64, 3 stages     94        39,168 B                   4      128 KB   the choice here
+    sm_90 tile 64, 3 stages     92        39,168 B                   5      160 KB
+    sm_80 tile 64, 2 stages     80        38,912 B                   4      128 KB   every step waits for the table
+    sm_80 tile 64, 5 stages     96        72,192 B                   2      128 KB   copies a step ahead
+    sm_80 tile 32, 3 stages     72        21,632 B                   7      112 KB   twice the steps
+    sm_80 tile 32, 5 stages     80        38,144 B                   4      128 KB   both
 
-Triton counts stages from the table to the products. With 3, the next step's block numbers come while this step's keys
-and values do, and keys and values have one buffer: a program that computes copies nothing, the others on its SM do.
-Fetching the block numbers a step ahead by hand, carried through the loop, gives the same with one stage less or a
-second buffer with two less. It is more to read, and no figure above gets better by it.
+Triton counts the stages from the table to the products. With 3, the next step's block numbers come while this step's
+keys and values do, but keys and values have one buffer: while a program computes it copies nothing, and the others on
+its SM do. That is enough as long as there are others: one more reason for splits. Reading the block numbers a step
+ahead by hand, carried through the loop, buys the same with one stage less, or the second buffer with two less. It is
+more to read, and makes none of these figures better. The output of a single split, in float16, takes 128 registers on
+sm_80 and 96 on sm_90; the programs on an SM stay the same.
 """
 
 from pagedlab.gpu import mode
@@ -309,11 +312,13 @@ def _step(q: torch.Tensor, tile_dim: int) -> tuple[int, int]:
     Where a multiprocessor has little shared memory, half the tile keeps four programs on it. AMD's GPUs copy through
     registers: stages cost more of them than they hide.
     """
-    amd = q.is_cuda and torch.version.hip is not None
-    small = q.is_cuda and torch.cuda.get_device_properties(q.device).shared_memory_per_multiprocessor < 160 * 1024
-    tile_bytes = (16 if amd or small else 32) * 1024  # keys and values
+    tile_bytes, num_stages = 32 * 1024, 3  # keys and values together
+    if q.is_cuda and torch.version.hip:
+        tile_bytes, num_stages = 16 * 1024, 1
+    elif q.is_cuda and torch.cuda.get_device_properties(q.device).shared_memory_per_multiprocessor < 160 * 1024:
+        tile_bytes = 16 * 1024
     tile = tile_bytes // (2 * tile_dim * q.element_size())
-    return max(16, min(64, tile)), 1 if amd else 3
+    return max(16, min(64, tile)), num_stages
 
 
 def _longest(seq_lens: torch.Tensor, window: int) -> int:
