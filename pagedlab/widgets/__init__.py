@@ -7,6 +7,7 @@ from importlib import import_module
 
 _HOMES = {
     "BlockTableExplorer": "explorer",
+    "OccupancyExplorer": "occupancy",
     "ReservationMap": "reservation",
     "TileViewer": "tiles",
     "Timeline": "timeline",
