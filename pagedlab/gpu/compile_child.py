@@ -23,14 +23,20 @@ def main(folder: Path) -> None:
     os.dup2(2, 1)  # Triton prints at times; only answers go out
     path, kernels, jobs = pickle.loads((folder / "jobs").read_bytes())
     sys.path[:] = path
+    import triton.compiler  # noqa: F401  the longest part of the beginning
+
+    print(json.dumps({"number": None}), file=answers, flush=True)
     loaded = {}
-    for number, job in jobs:
+    for number, packed in jobs:
+        job = kernel = None
         try:
+            job = carry.load(packed)
             if job.kernel not in loaded:
                 loaded[job.kernel] = carry.load(kernels[job.kernel])
-            answer = compile_job(loaded[job.kernel], job, folder)
+            kernel = loaded[job.kernel]
+            answer = compile_job(kernel, job, folder)
         except Exception as error:
-            answer = {"error": describe(error, loaded.get(job.kernel))}
+            answer = {"error": describe(error, kernel)}
         print(json.dumps({"number": number, **answer}), file=answers, flush=True)
 
 
@@ -43,14 +49,11 @@ def compile_job(kernel, job: Job, folder: Path) -> dict:
     """What the compiler has made: texts and numbers, nothing counted yet."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler.compiler import ASTSource, make_backend
+    from triton.compiler.compiler import ASTSource
 
-    target = GPUTarget(job.backend, job.arch, job.warp_size)
-    signature, constants, attributes = specialize(kernel, job, make_backend(target))
-    source = ASTSource(kernel, signature, constants, attributes)
-    known = vars(make_backend(target).parse_options({}))
-    if unknown := [name for name in job.options if name not in known]:
-        raise ValueError(f"there is no option {', '.join(unknown)} for {job.arch}. There are {', '.join(known)}")
+    special = job.special
+    source = ASTSource(kernel, special.types, special.constants, special.facts)
+    target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     made = triton.compile(source, target=target, options=dict(job.options))
     answer = {
         "name": made.metadata.name,
@@ -59,7 +62,7 @@ def compile_job(kernel, job: Job, folder: Path) -> dict:
         "shared_bytes": made.metadata.shared,
         "tensor_memory_columns": getattr(made.metadata, "tmem_size", 0) or 0,
     }
-    if job.backend == "hip":
+    if job.target.backend == "hip":
         return answer | {"assembly": made.asm["amdgcn"], "ptx": "", "usage": ""}
     binary = folder / "cubin"
     binary.write_bytes(made.asm["cubin"])
@@ -71,38 +74,6 @@ def compile_job(kernel, job: Job, folder: Path) -> dict:
         "ptx": made.asm["ptx"],
         "usage": usage,
     }
-
-
-def specialize(kernel, job: Job, backend) -> tuple[dict, dict, dict]:
-    """What a launch with these arguments would tell the compiler about them: (types, constants, what is known).
-
-    Triton's own functions decide. A whole number that is 1 becomes a constant, one that 16 divides is known to be
-    such, and so is an address. Without hints only the types count.
-    """
-    from triton.runtime.jit import create_function_from_signature
-
-    if job.backend == "hip":
-        # For AMD, Triton also looks whether offsets into a tensor fit into 31 bits, and imports torch for that.
-        type(backend).is_within_2gb = staticmethod(lambda tensor: tensor.ptr_range() < 2**31)
-    parameters = kernel.params
-    before = [(one.do_not_specialize, one.do_not_specialize_on_alignment) for one in parameters]
-    try:
-        if not job.hints:
-            for one in parameters:
-                one.do_not_specialize = one.do_not_specialize_on_alignment = True
-        bind = create_function_from_signature(kernel.signature, parameters, backend)
-    finally:
-        for one, (whole, alignment) in zip(parameters, before, strict=True):
-            one.do_not_specialize, one.do_not_specialize_on_alignment = whole, alignment
-    values, known, _ = bind(**job.arguments)
-    types = {name: kind for name, (kind, _) in zip(values, known, strict=True)}
-    constants = {(i,): value for i, (name, value) in enumerate(values.items()) if types[name] == "constexpr"}
-    attributes = {
-        (i,): backend.parse_attr(fact)
-        for i, (kind, fact) in enumerate(known)
-        if kind != "constexpr" and isinstance(fact, str)
-    }
-    return types, constants, attributes
 
 
 def describe(error: Exception, kernel) -> dict:
@@ -117,7 +88,7 @@ def describe(error: Exception, kernel) -> dict:
     answer = {"type": type(chain[-1]).__name__, "message": said or "", "line": "", "line_number": None, "function": ""}
     if place is not None and hasattr(place.node, "lineno") and place.src:
         answer["line"] = place.src.split("\n")[place.node.lineno - 1].strip()
-        for function in carry.reach(kernel):
+        for function in carry.reach(kernel) if kernel else ():
             if function.src == place.src:
                 from triton.runtime.jit import get_jit_fn_file_line
 

@@ -15,8 +15,8 @@ MEANINGS = [
         "`tl.dot` sums over at least {2} numbers (M >= {0}, N >= {1}, K >= {2}). A tile this small has to be padded",
     ),
     (
-        r"type fp8(\w+) not supported in this architecture",
-        "there is no fp8 type {0} on {target}. Newer targets have it (fp8e4nv: from sm_89 on)",
+        r"type (fp8e4nv) not supported in this architecture",
+        "{target} has no float8 e4m3 ({0}); sm_89 and later have. float8 e5m2 is known to all",
     ),
     (
         r"Cannot access global variable (\w+) from within",
@@ -48,20 +48,27 @@ MEANINGS = [
 
 
 def explain(error: dict, target: Target) -> str:
-    """error: as `compile_child.describe` gives it. A sentence, without its end."""
+    """error: as `compile_child.describe` gives it. A sentence."""
+    reason = _reason(error, target)
+    return reason if reason.endswith((".", "?", "!")) else f"{reason}."
+
+
+def _reason(error: dict, target: Target) -> str:
     said = _plain(error["message"])
     for pattern, sentence in MEANINGS:
         if found := re.search(pattern, said):
             words = [group for group in found.groups() if group is not None]
             return sentence.format(*words, target=target.name)
     if error["type"] == "PTXASError":
-        return f"the assembler says: {_first(said, 'error', 'fatal')}"
+        line = _first(said, r"(error|fatal)\s+:")
+        return f"the assembler says: {line.partition('; ')[2] or line}"
     if error["type"] == "Crash":
-        return _first(said, "error", "Assertion") if "\n" in said else said
+        return _first(said, "[Ee]rror|ERROR|Assertion") if "\n" in said else said
     if "PassManager::run failed" in said:
-        return f"the compiler gave up: {_first(error.get('printed', ''), 'error:')}"
+        line = _first(error.get("printed", ""), "error:")
+        return f"the compiler gave up: {line}"
     lines = said.strip().splitlines() or [error["type"]]
-    return lines[0].rstrip(".")
+    return lines[0]
 
 
 def _plain(message: str) -> str:
@@ -70,9 +77,7 @@ def _plain(message: str) -> str:
     return found[2].replace("\\'", "'") if found else message
 
 
-def _first(text: str, *words: str) -> str:
-    """The first line with one of the words, or the first line."""
+def _first(text: str, pattern: str) -> str:
+    """The first line with the pattern, or the first line."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return next(
-        (line for line in lines if any(word in line for word in words)), lines[0] if lines else "no reason given"
-    )
+    return next((line for line in lines if re.search(pattern, line)), lines[0] if lines else "no reason given")

@@ -19,41 +19,24 @@ from pathlib import Path
 
 import pagedlab
 from pagedlab.gpu import carry, mode
+from pagedlab.gpu.specialize import Special
+from pagedlab.gpu.targets import Target
 
 SECONDS = 60.0
 """How long one compilation may take; most take about one second."""
 
+START = 60.0
+"""How long the process may take to begin."""
+
 
 @dataclass(frozen=True)
 class Job:
-    """kernel: its number among the kernels. arguments: all of the kernel's parameters, tensors as `Pointer`."""
+    """kernel: its number among the kernels."""
 
     kernel: int
-    arguments: dict[str, object]
-    backend: str
-    arch: int | str
-    warp_size: int
-    hints: bool
+    target: Target
+    special: Special
     options: dict[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """A tensor, as far as a compiler cares: what its numbers are, and where it begins. Stands for one in `arguments`.
-
-    dtype: "float16", "bfloat16", "int32", ... address: of its first number, in bytes; 0 is as good as any multiple of
-    16. bytes: of the memory it lies in; only compilers for AMD look whether that is less than 2 GiB.
-    """
-
-    dtype: str
-    address: int = 0
-    bytes: int = 0
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    def ptr_range(self) -> int:
-        return self.bytes
 
 
 def run(kernels: list[bytes], jobs: list[Job], seconds: float = SECONDS) -> Iterator[tuple[int, dict]]:
@@ -73,12 +56,15 @@ def _one_process(kernels, todo, seconds) -> Iterator[tuple[int, dict]]:
     with tempfile.TemporaryDirectory(prefix="pagedlab-compile-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         path = [os.path.abspath(entry) for entry in sys.path]
-        (folder / "jobs").write_bytes(carry.dump((path, kernels, todo), by_value=True))
+        packed = [(number, carry.dump(job, by_value=True)) for number, job in todo]
+        (folder / "jobs").write_bytes(carry.dump((path, kernels, packed)))
         with open(folder / "errors", "wb") as errors, _process(folder, errors) as process:
             left, printed = dict(todo), 0
             for line in _lines(process.stdout, seconds):
                 answer = json.loads(line)
                 number = answer.pop("number")
+                if number is None:  # it has begun
+                    continue
                 del left[number]
                 if "error" in answer:  # some reasons are only printed
                     answer["error"]["printed"] = _from(folder / "errors", printed)
@@ -133,8 +119,8 @@ def _process(folder: Path, errors):
 
 
 def _lines(stream, seconds: float) -> Iterator[bytes]:
-    """Lines as they come, until the end or until there was none for so long."""
-    rest, deadline = b"", time.monotonic() + seconds
+    """Lines as they come, until the end or until there was none for so long; the first may take START."""
+    rest, deadline = b"", time.monotonic() + START
     while True:
         wait = deadline - time.monotonic()
         if wait <= 0 or not select.select([stream], [], [], wait)[0]:

@@ -8,15 +8,14 @@ spills and narrow loads are lost time on any GPU, and a missing tensor-core inst
 """
 
 import functools
-import inspect
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pagedlab.errors import PagedLabError
-from pagedlab.gpu import assembly, carry, compile_cache, compile_jobs
-from pagedlab.gpu.compile_jobs import Job, Pointer
+from pagedlab.gpu import assembly, carry, compile_cache, compile_errors, compile_jobs, compiled_report
+from pagedlab.gpu.compile_jobs import Job
 from pagedlab.gpu.occupancy import Occupancy, occupancy
+from pagedlab.gpu.specialize import Pointer, Special, specialize
 from pagedlab.gpu.targets import Target, find
 
 __all__ = ["CompileError", "CompiledKernel", "Pointer", "compile_kernel", "compile_many"]
@@ -53,6 +52,8 @@ class CompiledKernel:
     """What NVIDIA's assembler made it from; "" for AMD."""
     lines: tuple[str, ...] = field(default=(), compare=False)
     """The text that the kernel stands in, line by line, where it is known."""
+    source: str = field(default="", compare=False)
+    """The kernel's own text, and that of the helpers it calls."""
 
     @property
     def sass(self) -> str:
@@ -91,8 +92,15 @@ class CompiledKernel:
         """The source of an access; "" where that is not known."""
         return self.lines[access.line - 1].strip() if 0 < access.line <= len(self.lines) else ""
 
+    def advice(self) -> list[str]:
+        """What costs time on any GPU and could be otherwise, in a sentence each."""
+        return compiled_report.advice(self)
+
     def __repr__(self) -> str:
         return f"<{self.name}, {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        return compiled_report.html(self)
 
 
 def compile_kernel(
@@ -143,7 +151,10 @@ def compile_many(
     kernels = list({id(wanted[number].kernel): wanted[number].kernel for number in new}.values())
     places = {id(kernel): place for place, kernel in enumerate(kernels)}
     carried = [carry.dump(kernel, by_value=True) for kernel in kernels]
-    todo = [wanted[number].job(places[id(wanted[number].kernel)]) for number in new]
+    todo = [
+        Job(places[id(request.kernel)], request.target, request.special, request.options)
+        for request in (wanted[number] for number in new)
+    ]
     for place, made in compile_jobs.run(carried, todo):
         if "error" not in made:
             compile_cache.put(wanted[new[place]].key, made)
@@ -151,72 +162,41 @@ def compile_many(
     return results
 
 
+OPTIONS = {
+    "cuda": ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"),
+    "hip": ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack", "enable_fp_fusion"),
+}
+"""What can be chosen for a compilation, by the target's backend."""
+
+
 @dataclass(frozen=True)
 class _Request:
     kernel: object
-    arguments: dict[str, object]
     target: Target
+    special: Special
     options: dict[str, object]
-    hints: bool
-
-    def job(self, number: int) -> Job:
-        target = self.target
-        return Job(number, self.arguments, target.backend, target.arch, target.warp_size, self.hints, self.options)
 
     @functools.cached_property
     def key(self) -> str:
-        arguments = {name: _identity(value) for name, value in self.arguments.items()}
-        what = [arguments, self.target.name, self.hints, sorted(self.options.items())]
-        return compile_cache.key(self.kernel, repr(what))
+        special = self.special
+        constants = {place: _identity(value) for place, value in special.constants.items()}
+        how = [self.target.name, special.types, constants, special.facts, sorted(self.options.items())]
+        return compile_cache.key(self.kernel, repr(how))
 
 
 def _request(kernel, arguments, target="sm_80", options=None, *, hints: bool) -> _Request:
     if not carry.is_kernel(kernel):
         inner = ": compile its `.fn`, with the values of a configuration" if hasattr(kernel, "fn") else ""
         raise PagedLabError(f"{kernel!r} is not what @triton.jit makes of a function{inner}")
-    parameters = inspect.signature(carry.function(kernel)).parameters
-    missing = [name for name, one in parameters.items() if name not in arguments and one.default is one.empty]
-    if missing:
-        raise PagedLabError(
-            f"{kernel.fn.__name__} asks for {', '.join(missing)}. There is {', '.join(sorted(arguments)) or 'nothing'}."
-        )
-    taken = {name: arguments.get(name, one.default) for name, one in parameters.items()}
-    plain = {name: _plain(value, _is_constexpr(parameters[name])) for name, value in taken.items()}
+    target = find(target)
     options = {name: value for name, value in (options or {}).items() if value is not None}
-    return _Request(kernel, plain, find(target), options, hints)
-
-
-def _is_constexpr(parameter: inspect.Parameter) -> bool:
-    annotation = parameter.annotation
-    return "constexpr" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
-
-
-def _plain(value, is_constexpr: bool):
-    """The value, or another that the compiler can't tell from it: so that it is compiled once for both."""
-    if isinstance(value, Pointer):
-        return Pointer(str(value.dtype).removeprefix("torch."), value.address % 16, 2**31 * (value.bytes >= 2**31))
-    if hasattr(value, "data_ptr"):
-        memory = getattr(value, "untyped_storage", None)
-        return _plain(Pointer(str(value.dtype), value.data_ptr(), memory().nbytes() if memory else 0), is_constexpr)
-    if type(value).__name__ == "constexpr":
-        value = value.value
-    if is_constexpr or value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, float):
-        return 0.5
-    try:
-        value = operator.index(value)
-    except TypeError:
-        return value  # the compiler will say what it makes of it
-    if value == 1:
-        return 1
-    if -(2**31) <= value < 2**31:
-        size = 0
-    elif -(2**63) <= value < 2**63:
-        size = 2**32
-    else:
-        size = 2**63
-    return size + (16 if value % 16 == 0 else 3)
+    known = OPTIONS[target.backend]
+    for name, value in options.items():
+        if name not in known:
+            raise PagedLabError(f"{target.name} has no option {name}. There are {', '.join(known)}.")
+        if not isinstance(value, int) or value < 0:
+            raise PagedLabError(f"{name} must be a whole number, not {value!r}")
+    return _Request(kernel, target, specialize(kernel, arguments, target, hints), options)
 
 
 def _identity(value) -> object:
@@ -239,6 +219,7 @@ def _result(request: _Request, made: dict):
         made["assembly"],
         made["ptx"],
         tuple(carry.text(request.kernel).splitlines()),
+        "\n".join(carry.source(one) for one in carry.reach(request.kernel)),
     )
     return _does_not_start(compiled, made) or compiled
 
@@ -266,14 +247,14 @@ def _does_not_start(compiled: CompiledKernel, made: dict) -> CompileError | None
 
 
 def _error(request: _Request, error: dict) -> CompileError:
-    from pagedlab.gpu.compile_errors import explain
-
     name = carry.function(request.kernel).__name__
     where = ""
     if error["line_number"] is not None:
         inside = f" of {error['function']}" if error["function"] not in ("", name) else ""
         where = f" Line {error['line_number']}{inside}: `{error['line']}`"
-    message = f"{name} does not compile for {request.target.name}: {explain(error, request.target)}.{where}"
+    message = (
+        f"{name} does not compile for {request.target.name}: {compile_errors.explain(error, request.target)}{where}"
+    )
     return CompileError(message, error["line"], error["line_number"])
 
 
