@@ -66,7 +66,7 @@ TOO_LARGE = [(32, 170_000, 4, "sm_80"), (32, 102_000, 4, "sm_86"), (255, 0, 16, 
 NO_SHARED = [(32, 0, 4, "sm_75"), (40, 0, 8, "sm_75")]
 
 
-PROBES = [one for group in (UNITS, FILES, RESERVED, SHARED, WARPS, BLOCKS) for one in group[::3][:4]]
+PROBES = [one for group in (UNITS, FILES, RESERVED, SHARED, WARPS, BLOCKS) for one in group[:4] + group[-2:]]
 PROBES += kernels("registers", registers=(33, 41), warps=(2,), names=("sm_80",))  # rounding each warp, or the block
 
 
