@@ -44,7 +44,7 @@ import triton.language as tl  # noqa: E402
 
 from pagedlab.cache.accounting import blocks_needed  # noqa: E402
 from pagedlab.cache.allocator import whole_number  # noqa: E402
-from pagedlab.kernels.launch import LaunchError, check_last_dimension, launch  # noqa: E402
+from pagedlab.kernels.launch import LaunchError, check_last_dimension, launch, select  # noqa: E402
 from pagedlab.kernels.merge import merge_splits  # noqa: E402
 from pagedlab.kernels.splits import choose_num_splits  # noqa: E402
 
@@ -160,11 +160,13 @@ def paged_decode(
     Lengths and tables are not checked against the pool: `ops.paged_decode` does that.
 
     num_splits: parts that the longest sequence is split into (shorter ones into fewer of the same size). Not given: as
-    many as fill the GPU, and 1 where Triton interprets. tokens_per_split: parts of this size instead, which makes a
-    sequence's result the same to the last bit whoever shares its batch. window, choices: see `decode_launch`.
+    many as fill the GPU, but 1 where Triton interprets and for a kernel of your own. tokens_per_split: parts of this
+    size instead, which makes a sequence's result the same to the last bit whoever shares its batch. window, choices:
+    see `decode_launch`.
     """
     if num_splits is None and tokens_per_split is None:
-        num_splits = _splits_that_fill_the_gpu(q, key_cache, seq_lens, window)
+        knows_splits = kernel is paged_decode_kernel
+        num_splits = _splits_that_fill_the_gpu(q, key_cache, seq_lens, window) if knows_splits else 1
     grid, arguments, options = decode_launch(
         q,
         key_cache,
@@ -177,6 +179,8 @@ def paged_decode(
         window=window,
         **choices,
     )
+    if arguments["lse"] is not None and "lse" not in select(kernel, arguments):
+        raise LaunchError(f"{kernel.fn.__name__} knows no splits: it has no parameter `lse`. Leave num_splits out")
     launch(kernel, grid, arguments, **options)
     if arguments["lse"] is not None:
         return merge_splits(arguments["out"], arguments["lse"], q.dtype)

@@ -4,6 +4,7 @@
 """
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,9 +21,12 @@ if not mode.is_interpreting():
 from pagedlab.attention import merge_partials  # noqa: E402
 from pagedlab.gpu.strict import strict  # noqa: E402
 from pagedlab.gpu.trace import trace  # noqa: E402
+from pagedlab.kernels import decode as decode_module  # noqa: E402
+from pagedlab.kernels import decode_steps  # noqa: E402
 from pagedlab.kernels.decode import decode_launch, paged_decode, paged_decode_kernel  # noqa: E402
 from pagedlab.kernels.launch import LaunchError, launch  # noqa: E402
 from pagedlab.kernels.merge import CHUNK, merge_launch, merge_splits, merge_splits_kernel  # noqa: E402
+from pagedlab.kernels.splits import choose_num_splits  # noqa: E402
 from tests.kernels.pages import make_pages, random_queries  # noqa: E402
 
 ERRORS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -184,6 +188,40 @@ def test_the_whole_call():
     torch.testing.assert_close(split, out, atol=1e-3, rtol=0)
     nobody = paged_decode(q[:0], *pages.attention_args()[:2], pages.block_tables[:0], pages.seq_lens[:0])
     assert nobody.shape == (0, 4, 16)
+
+
+def test_what_is_chosen_for_a_gpu(monkeypatch):
+    """Splits from the kv heads, the multiprocessors there are, and what a window leaves to see."""
+    h100 = SimpleNamespace(multi_processor_count=132, shared_memory_per_multiprocessor=228 * 1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: h100)
+    q, cache = torch.empty(2, 32, 128), torch.empty(1, 8, 16, 128)
+    lens = torch.tensor([5, 30_000])
+    assert decode_module._splits_that_fill_the_gpu(q, cache, lens, 0) == 1, "the interpreter has one program at a time"
+    monkeypatch.setattr(mode, "is_interpreting", lambda: False)
+    for window, seen in ((0, 30_000), (1000, 1000)):
+        right = choose_num_splits(2, 32, 8, seen, tile=256, num_sms=132, blocks_per_sm=4)
+        assert decode_module._splits_that_fill_the_gpu(q, cache, lens, window) == right > 1
+    on_gpu = SimpleNamespace(is_cuda=True, device=0, element_size=lambda: 2)
+    assert decode_module._step(on_gpu, tile_dim=128) == (64, 3)
+    assert decode_module._step(on_gpu, tile_dim=64) == (64, 3)
+    assert decode_module._step(on_gpu, tile_dim=256) == (32, 3)
+    h100.shared_memory_per_multiprocessor = 100 * 1024
+    assert decode_module._step(on_gpu, tile_dim=128) == (32, 3)
+    assert decode_module._step(on_gpu, tile_dim=1024) == (16, 3)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert decode_module._step(on_gpu, tile_dim=128) == (32, 1)
+
+
+def test_a_kernel_of_ones_own():
+    """It may name fewer arguments. One that names no `lse` cannot be given splits."""
+    q, pages = pages_and_queries([9, 40, 1], num_kv_heads=2)
+    caches = pages.attention_args()
+    out = paged_decode(q, *caches, kernel=decode_steps.paged_decode_kernel_step_3)
+    torch.testing.assert_close(out.double(), softmax_attention(q, pages), atol=2e-3, rtol=0)
+    assert torch.equal(paged_decode(q, *caches, kernel=decode_steps.paged_decode_kernel_step_3, num_splits=1), out)
+    for parts in ({"num_splits": 2}, {"tokens_per_split": 16}):
+        with pytest.raises(LaunchError, match="paged_decode_kernel_step_3 knows no splits: it has no parameter `lse`"):
+            paged_decode(q, *caches, kernel=decode_steps.paged_decode_kernel_step_3, **parts)
 
 
 # To the last bit
