@@ -134,6 +134,23 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--model", metavar="PATH", help="a .gguf file or a Hugging Face directory (Llama family)")
     generate.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     generate.add_argument("--stats", action="store_true", help="what the engine measured, on standard error")
+    kernels = _command(
+        commands,
+        "kernels",
+        "show what the Triton kernels compile to, with no GPU",
+        "Registers, spills, shared memory, programs on a multiprocessor, how wide the loads are, tensor cores: of this "
+        "package's kernels, for each architecture. About a second for each line the first time; then it is kept in "
+        "your cache folder.",
+        [
+            "pagedlab kernels --target sm_90",
+            "pagedlab kernels --kernel decode --kernel merge --target sm_80 --target gfx942",
+            "pagedlab kernels --json > kernels.json",
+        ],
+        _kernels,
+    )
+    kernels.add_argument("--target", action="append", metavar="NAME", help="sm_90, gfx942, ... (default: all)")
+    kernels.add_argument("--kernel", action="append", metavar="NAME", help="decode, write, ... (default: all)")
+    kernels.add_argument("--json", action="store_true", help="as JSON")
     _command(
         commands,
         "progress",
@@ -228,6 +245,17 @@ def _generate(args) -> int:
     print()
     if args.stats:
         print(engine.metrics, file=sys.stderr)
+    return 0
+
+
+def _kernels(args) -> int:
+    try:
+        from pagedlab.kernels.figures import main
+    except ImportError as error:
+        if error.name != "triton":
+            raise
+        raise PagedLabError("Triton compiles the kernels, and it is there for Linux only") from error
+    main(args.kernel, args.target, args.json)
     return 0
 
 
