@@ -5,15 +5,13 @@ says in words what it shows: as alternative text of the image, and as its `repr`
 """
 
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 
+from pagedlab.picture import INK, Picture, figure_of, legend_above, segment
 from pagedlab.sim.memory import MemoryRun
 from pagedlab.sim.memory_split import GB, MemorySplit
 from pagedlab.sim.paper import PAPER_NAMES, paper_bar
 from pagedlab.sim.serving import ServingRun
 from pagedlab.sim.sharing import SharingRun
-
-INK = "#14161A"
 
 # label, colour (Okabe and Ito's palette), hatching
 PARTS = {
@@ -23,30 +21,6 @@ PARTS = {
     "external": ("external fragmentation and other", "#FFFFFF", ".."),
     "not_broken_down": ("waste, not broken down in the paper", "#CCCCCC", "--"),
 }
-
-
-class Picture:
-    """A matplotlib `figure` and what it shows in words. A notebook shows it when it is a cell's last line."""
-
-    def __init__(self, figure, description: str):
-        self.figure = figure
-        self.description = description
-
-    def __repr__(self) -> str:
-        return self.description
-
-    def png(self) -> bytes:
-        """With a palette of 64 colours: a third of the size, and a notebook keeps every picture it shows."""
-        from PIL import Image
-
-        drawn, small = BytesIO(), BytesIO()
-        self.figure.savefig(drawn, format="png", facecolor="white")
-        Image.open(drawn).convert("RGB").quantize(64).save(small, format="png", optimize=True)
-        return small.getvalue()
-
-    def _repr_mimebundle_(self, **kwargs):
-        bundle = {"image/png": self.png(), "text/plain": self.description}
-        return bundle, {"image/png": {"alt": self.description}}
 
 
 def plot_memory_waste(runs: Sequence[MemoryRun]) -> Picture:
@@ -61,7 +35,7 @@ def plot_memory_waste(runs: Sequence[MemoryRun]) -> Picture:
             parts = {part: value for part, value in bar._asdict().items() if value is not None}
             bars.append((f"{PAPER_NAMES[run.policy]}, paper", parts | {"not_broken_down": bar.not_broken_down}))
 
-    figure, axes = _figure(width=9, height=1.2 + 0.42 * len(bars))
+    figure, axes = figure_of(width=9, height=1.2 + 0.42 * len(bars))
     position, ticks, used = 0.0, [], set()
     for label, parts in bars:
         position += 1.0 if label.endswith("paper") else 1.4  # pairs stand together
@@ -70,14 +44,14 @@ def plot_memory_waste(runs: Sequence[MemoryRun]) -> Picture:
         for part, percent in parts.items():
             if percent >= 0.5:
                 _, colour, hatch = PARTS[part]
-                _segment(axes, position, left, percent, colour, hatch, f"{percent:.1f}" if percent >= 4 else "")
+                segment(axes, position, left, percent, colour, hatch, f"{percent:.1f}" if percent >= 4 else "")
                 used.add(part)
             left += percent
     axes.set_yticks(ticks, [label for label, _ in bars])
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel(f"% of the {runs[0].num_slots:,} slots of the KV cache")
-    _legend(axes, [PARTS[part] for part in PARTS if part in used])
+    legend_above(axes, [PARTS[part] for part in PARTS if part in used])
     description = "Percent of the KV cache's slots. " + " ".join(
         f"{label}: " + ", ".join(f"{PARTS[part][0]} {percent:.1f}" for part, percent in parts.items()) + "."
         for label, parts in bars
@@ -87,20 +61,20 @@ def plot_memory_waste(runs: Sequence[MemoryRun]) -> Picture:
 
 def plot_memory_split(split: MemorySplit) -> Picture:
     """One GPU's memory as one bar, in GB."""
-    figure, axes = _figure(width=9, height=1.7)
+    figure, axes = figure_of(width=9, height=1.7)
     looks = {"weights": ("#56B4E9", "//"), "KV cache": ("#009E73", ""), "other": ("#FFFFFF", "..")}
     shares = split.shares()
     left, legend = 0.0, []
     for (name, share), size in zip(shares.items(), (split.weights, split.kv_cache, split.other), strict=True):
         colour, hatch = looks[name]
         text = f"{size / GB:.1f} GB, {100 * share:.0f} %" if share >= 0.15 else f"{100 * share:.0f} %"
-        _segment(axes, 0, left, size / GB, colour, hatch, text if share >= 0.03 else "")
+        segment(axes, 0, left, size / GB, colour, hatch, text if share >= 0.03 else "")
         legend.append((name, colour, hatch))
         left += size / GB
     axes.set_yticks([])
     axes.set_xlim(0, left)
     axes.set_xlabel("GB of GPU memory")
-    _legend(axes, legend)
+    legend_above(axes, legend)
     description = "GPU memory: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
     return Picture(figure, description)
 
@@ -110,7 +84,7 @@ def plot_sharing(runs: Sequence[SharingRun]) -> Picture:
     runs = list(runs)
     if not runs:
         raise ValueError("there is nothing to draw: give at least one SharingRun")
-    figure, axes = _figure(width=9, height=1.2 + 0.36 * len(runs))
+    figure, axes = figure_of(width=9, height=1.2 + 0.36 * len(runs))
     looks = {"parallel sampling": ("#56B4E9", "//"), "beam search": ("#E69F00", "xx")}
     position, ticks, says, kinds = 0.0, [], [], []
     for i, run in enumerate(runs):
@@ -118,7 +92,7 @@ def plot_sharing(runs: Sequence[SharingRun]) -> Picture:
         position += 1.0 if same else 1.5  # those to be compared stand together
         ticks.append(position)
         colour, hatch = looks[run.method]
-        _segment(axes, position, 0, 100 * run.saved, colour, hatch, "")
+        segment(axes, position, 0, 100 * run.saved, colour, hatch, "")
         end = 100 * max(run.saved, run.paper or 0) + 1
         axes.text(end, position, f"{100 * run.saved:.1f}", va="center", fontsize=9, color=INK)
         kinds += [(run.method, colour, hatch)] if run.method not in [kind for kind, *_ in kinds] else []
@@ -131,7 +105,7 @@ def plot_sharing(runs: Sequence[SharingRun]) -> Picture:
     axes.set_xlim(0, 100)
     axes.set_title("Memory that sharing saves")
     axes.set_xlabel("% of the blocks; black lines: the paper's numbers")
-    _legend(axes, kinds)
+    legend_above(axes, kinds)
     return Picture(figure, "Percent of blocks saved by sharing. " + ". ".join(says) + ".")
 
 
@@ -146,7 +120,7 @@ def plot_watermark(curve: Mapping[float, ServingRun]) -> Picture:
         "preemptions": ([run.num_preemptions for run in curve.values()], "#D55E00", "s"),
         "output tokens/s\n(not from 0)": ([run.throughput for run in curve.values()], "#0072B2", "o"),
     }
-    figure, _ = _figure(width=9, height=4.4)
+    figure, _ = figure_of(width=9, height=4.4)
     figure.clear()
     for axes, (label, (values, colour, marker)) in zip(figure.subplots(2, sharex=True), panels.items(), strict=True):
         axes.plot(percent, values, color=colour, marker=marker, linewidth=2)
@@ -164,41 +138,3 @@ def plot_watermark(curve: Mapping[float, ServingRun]) -> Picture:
         for watermark, run in curve.items()
     )
     return Picture(figure, description + ".")
-
-
-def _figure(width: float, height: float):
-    # Figure itself, not pyplot: nothing has to be closed afterwards, and a notebook does not show it twice.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=110, facecolor="white", layout="constrained")
-    axes = figure.subplots()
-    axes.set_facecolor("white")
-    axes.tick_params(colors=INK, length=0)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    return figure, axes
-
-
-def _segment(axes, y: float, left: float, width: float, colour: str, hatch: str, text: str) -> None:
-    axes.barh(y, width, left=left, height=0.86, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.8)
-    if text:  # on a white patch: hatching would make digits hard to read
-        patch = {"facecolor": "white", "edgecolor": "none", "boxstyle": "round,pad=0.15"}
-        axes.text(left + width / 2, y, text, ha="center", va="center", fontsize=9, color=INK, bbox=patch)
-
-
-def _legend(axes, entries) -> None:
-    from matplotlib.patches import Patch
-
-    patches = [Patch(facecolor=colour, hatch=hatch, edgecolor=INK, label=label) for label, colour, hatch in entries]
-    legend = axes.legend(
-        handles=patches,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        ncols=3,
-        frameon=False,
-        fontsize=9,
-        handlelength=2.2,
-    )
-    for text in legend.get_texts():
-        text.set_color(INK)
-    axes.spines[["top", "right", "left"]].set_visible(False)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import anywidget
 
+from pagedlab.table import TextTable
 from pagedlab.widgets.look import COLOURS, INKS
-from pagedlab.widgets.table import TextTable
 
 _STATIC = Path(__file__).parent / "static"
 

@@ -9,6 +9,7 @@ from textwrap import wrap
 import traitlets
 
 from pagedlab.cache.recorder import PoolState, Recorder, Step
+from pagedlab.table import TextTable
 from pagedlab.widgets.base import CourseWidget, css, esm
 from pagedlab.widgets.explorer_moment import (
     Holder,
@@ -23,7 +24,6 @@ from pagedlab.widgets.explorer_picture import block_picture
 from pagedlab.widgets.explorer_story import story
 from pagedlab.widgets.look import plural, spoken_list
 from pagedlab.widgets.reservation import WholeNumber
-from pagedlab.widgets.table import TextTable
 
 MAX_BLOCKS = 50_000  # cells of 4 pixels; more could be neither seen nor drawn quickly
 MAX_STEPS = 20_000

@@ -13,6 +13,7 @@ from pagedlab.errors import PagedLabError
 from pagedlab.gpu import carry, targets
 from pagedlab.gpu.compiled import CompiledKernel, CompileError, compile_many
 from pagedlab.gpu.occupancy import Occupancy
+from pagedlab.table import TextTable
 from pagedlab.widgets.base import CourseWidget, css, esm
 from pagedlab.widgets.look import spoken_list
 from pagedlab.widgets.occupancy_layout import KIB, chart
@@ -27,7 +28,6 @@ from pagedlab.widgets.occupancy_story import (
     limiters,
 )
 from pagedlab.widgets.reservation import WholeNumber
-from pagedlab.widgets.table import TextTable
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
 PATIENCE = 300  # seconds that `wait` waits

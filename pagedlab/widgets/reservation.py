@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 import traitlets
 
 from pagedlab.cache.accounting import LiveRequest, Waste, waste_breakdown
+from pagedlab.table import TextTable
 from pagedlab.widgets.base import CourseWidget, css, esm
 from pagedlab.widgets.look import plural
 from pagedlab.widgets.reservation_layout import GROUPS, Lengths, admit, describe, power_of_two
 from pagedlab.widgets.reservation_picture import picture
-from pagedlab.widgets.table import TextTable
 
 MAX_REQUESTS = 1000  # three pieces each: more could not be told apart, and would be slow to draw
 

@@ -9,10 +9,10 @@ from textwrap import wrap
 import traitlets
 
 from pagedlab.gpu.trace import Trace
+from pagedlab.table import TextTable
 from pagedlab.widgets.base import CourseWidget, css, esm
 from pagedlab.widgets.look import letters, spoken_list
 from pagedlab.widgets.reservation import WholeNumber
-from pagedlab.widgets.table import TextTable
 from pagedlab.widgets.tiles_picture import lanes_in_words, picture
 from pagedlab.widgets.tiles_story import Names, program_name, read_pool, story
 

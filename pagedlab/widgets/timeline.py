@@ -9,10 +9,10 @@ from textwrap import wrap
 import traitlets
 
 from pagedlab.engine.trace import ScheduleTrace, TraceStep
+from pagedlab.table import TextTable
 from pagedlab.widgets.base import CourseWidget, css, esm
 from pagedlab.widgets.look import plural, spoken_list
 from pagedlab.widgets.reservation import WholeNumber
-from pagedlab.widgets.table import TextTable
 from pagedlab.widgets.timeline_picture import picture, totals_in_words
 from pagedlab.widgets.timeline_story import (
     NamedTrace,

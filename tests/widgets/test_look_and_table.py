@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagedlab.table import TextTable
 from pagedlab.widgets.look import COLOURS, INKS, letters, percents, plural, spoken_list
-from pagedlab.widgets.table import TextTable
 
 
 def luminance(colour: str) -> float:

@@ -1,4 +1,4 @@
-"""A table in plain text: what a widget shows, for a terminal, a screen reader, or a notebook that is compared."""
+"""A table in plain text: what a picture shows, for a terminal, a screen reader, or a notebook that is compared."""
 
 from collections.abc import Sequence
 
