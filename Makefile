@@ -10,13 +10,14 @@ KEY := $(shell cat pyproject.toml constraints.txt | cksum)
 HERE := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test notebooks bench clean setup setup-dev environment
+.PHONY: help lab test test-gpu notebooks bench bench-gpu clean setup setup-dev environment
 
 help:
 	@echo "make lab        open the course in JupyterLab"
 	@echo "make test       run every test, and every notebook"
 	@echo "make notebooks  build the notebooks from solutions/*.py"
 	@echo "make bench      run the measurements in benchmarks/"
+	@echo "make test-gpu   run the tests that need a GPU; make bench-gpu measures the kernels on it"
 	@echo "make clean      remove the environment and what the tools left behind"
 	@echo "PYTHON=python3.12 picks the Python of the environment (3.10 to 3.13)."
 
@@ -29,13 +30,23 @@ test: setup-dev
 	@$(RUN) -m pagedlab.engine.warm_up
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2
 
+# Tests of their own, in a process of their own: Triton either interprets, as in all others, or compiles.
+test-gpu: setup-dev
+	@$(RUN) -m pagedlab fetch
+	@$(RUN) -m pytest -m gpu tests/gpu_device
+
 notebooks: setup-dev
 	@$(RUN) -m pagedlab fetch
 	@$(RUN) -m pagedlab.course.builder
 
+NOT_BENCH := benchmarks/fuzz.py benchmarks/serving_workload.py benchmarks/gpu_attention.py
+
 bench: setup-dev
 	@$(RUN) -m pagedlab fetch
-	@set -e; for script in $(filter-out benchmarks/fuzz.py benchmarks/serving_workload.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(RUN) "$$script"; done
+	@set -e; for script in $(filter-out $(NOT_BENCH),$(wildcard benchmarks/*.py)); do echo "== $$script"; $(RUN) "$$script"; done
+
+bench-gpu: setup-dev
+	@$(RUN) benchmarks/gpu_attention.py
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis screenshots
