@@ -226,14 +226,17 @@ def decode_launch(
     tile = best_tile if tile is None else tile
     if tile < 16 or tile & (tile - 1):
         raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, or tl.dot refuses it")
-    _check(q, key_cache, value_cache, block_tables, window, softcap, sinks)
+    check_last_dimension(
+        q=q, key_cache=key_cache, value_cache=value_cache, block_tables=block_tables, seq_lens=seq_lens
+    )
+    _check(q, key_cache, value_cache, window, softcap, sinks)
     group_size = num_heads // num_kv_heads
     rows = min(MOST_ROWS, max(16, triton.next_power_of_2(group_size)))
 
     if num_splits is not None and tokens_per_split is not None:
         raise ValueError(f"num_splits={num_splits} and tokens_per_split={tokens_per_split}: choose one of the two")
     if tokens_per_split is not None:
-        whole_number("tokens_per_split", tokens_per_split, at_least=1)
+        tokens_per_split = min(whole_number("tokens_per_split", tokens_per_split, at_least=1), ONE_SPLIT)
         num_splits = max(1, blocks_needed(_longest(seq_lens, window), tokens_per_split))
     elif num_splits is None or whole_number("num_splits", num_splits, at_least=1) == 1:
         num_splits, tokens_per_split = 1, ONE_SPLIT
@@ -288,7 +291,7 @@ def decode_launch(
     return grid, arguments, {"num_warps": num_warps, "num_stages": best_stages if num_stages is None else num_stages}
 
 
-def _check(q, key_cache, value_cache, block_tables, window, softcap, sinks) -> None:
+def _check(q, key_cache, value_cache, window, softcap, sinks) -> None:
     num_heads, num_kv_heads, block_size = q.shape[1], key_cache.shape[1], key_cache.shape[2]
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32) or not q.dtype == key_cache.dtype:
         raise TypeError(
@@ -297,7 +300,6 @@ def _check(q, key_cache, value_cache, block_tables, window, softcap, sinks) -> N
         )
     if num_heads % num_kv_heads:
         raise ValueError(f"{num_heads} query heads cannot share {num_kv_heads} kv heads equally")
-    check_last_dimension(q=q, key_cache=key_cache, value_cache=value_cache, block_tables=block_tables)
     for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
         if block_size * cache.stride(2) >= 2**31:
             raise LaunchError(

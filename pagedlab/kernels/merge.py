@@ -18,7 +18,7 @@ import triton.language as tl  # noqa: E402
 
 from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
 
-CHUNK = 16
+CHUNK = 8
 """Splits read at a time. With 4 warps and a head_dim of 128 that takes 32 registers: a full multiprocessor."""
 
 
@@ -41,7 +41,7 @@ def merge_splits_kernel(
     TILE_DIM: tl.constexpr,
 ):
     """One program: the splits of one sequence and query head."""
-    seq, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    seq, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     dims = tl.arange(0, TILE_DIM)
     partial_out += seq * partial_out_seq_stride + head * partial_out_head_stride + dims[None, :]
     partial_lse += seq * partial_lse_seq_stride + head * partial_lse_head_stride
@@ -58,7 +58,7 @@ def merge_splits_kernel(
         is_split = splits < num_splits
         lse = tl.load(partial_lse + splits, mask=is_split, other=-float("inf"))
         mask = is_split[:, None] & (dims < HEAD_DIM)[None, :]
-        parts = tl.load(partial_out + splits[:, None] * partial_out_split_stride, mask=mask, other=0.0)
+        parts = tl.load(partial_out + splits.to(tl.int64)[:, None] * partial_out_split_stride, mask=mask, other=0.0)
         weights = tl.exp2(lse - safe_max)
         # An empty split's weight is 0, but its output may hold anything, and 0 times NaN is NaN.
         parts = tl.where(weights[:, None] > 0.0, parts, 0.0)

@@ -386,6 +386,8 @@ def test_tensors_that_cannot_be():
     ):
         with pytest.raises(TypeError, match=words):
             paged_decode(*wrong, *rest)
+    with pytest.raises(LaunchError, match="last dimension of seq_lens has stride 2"):
+        paged_decode(q.expand(2, -1, -1), *caches, rest[0].expand(2, -1), torch.tensor([5, 0, 5, 0])[::2])
     with pytest.raises(LaunchError, match="last dimension of key_cache has stride 4"):
         paged_decode(q, caches[0].transpose(2, 3).contiguous().transpose(2, 3), caches[1], *rest)
     with pytest.raises(ValueError, match="2 query heads cannot share 3 kv heads"):
