@@ -24,22 +24,15 @@ CHUNK = 8
 
 @triton.jit
 def merge_splits_kernel(
-    out,
-    partial_out,
-    partial_lse,
-    out_seq_stride,
-    out_head_stride,
-    partial_out_seq_stride,
-    partial_out_head_stride,
-    partial_out_split_stride,
-    partial_lse_seq_stride,
-    partial_lse_head_stride,
+    out, partial_out, partial_lse,
+    out_seq_stride, out_head_stride,
+    partial_out_seq_stride, partial_out_head_stride, partial_out_split_stride,
+    partial_lse_seq_stride, partial_lse_head_stride,
     num_splits,
     SPLITS: tl.constexpr,  # num_splits or more, a power of 2
     CHUNK: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    TILE_DIM: tl.constexpr,
-):
+    HEAD_DIM: tl.constexpr, TILE_DIM: tl.constexpr,
+):  # fmt: skip
     """One program: the splits of one sequence and query head."""
     seq, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     dims = tl.arange(0, TILE_DIM)
