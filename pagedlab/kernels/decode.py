@@ -14,7 +14,7 @@ the kernel has them:
 What it compiles to, for a head_dim of 128 in float16, blocks of 16 tokens and several splits, by Triton 3.7.1. Nothing
 spills, and all of K and V moves in asynchronous copies of 16 bytes. "In flight" is what the programs on a
 multiprocessor (SM) can have under way together, at most. By Little's law an A100 needs about 11 KB of it, an H100 18,
-a B200 43.
+a B200 43. (`pagedlab kernels --kernel decode` compiles them again.)
 
                          registers   shared memory   programs on an SM   in flight
     sm_80 tile 64, 3 stages     94        39,168 B                   4      128 KB   the choice here
