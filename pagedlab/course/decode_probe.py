@@ -8,7 +8,9 @@ When a result is wrong, the same launch is made again with other values in the p
 slot. What comes back then are the weights that every slot got (see `attention_probe.py`).
 """
 
+import contextlib
 import math
+import warnings
 
 import torch
 
@@ -21,7 +23,7 @@ from pagedlab.kernels.ops import paged_decode
 CLOSE = 3e-3  # three times what rounding weights and results to float16 may come to, for values up to 2
 UNWRITTEN = 0x7E55  # the bits of a float16 NaN that no arithmetic makes
 
-right_cases: list[str] = []  # the launches that came out right, in a process that tries one answer
+tally = {"tried": 0, "right": 0, "explained": 0}  # launches, in a process that tries one answer
 
 
 class DecodeInputs:
@@ -29,7 +31,7 @@ class DecodeInputs:
 
     lens .. leftovers: the pool, as in `PagedInputs`. group_size: query heads a kv head. tile: tokens a step.
     head_grid: one program a query head (steps 1 and 2), not one a kv head.
-    sliced: q and out are slices of wider tensors, and so is the block table.
+    sliced: which of "q", "out" and "block_tables" are slices of wider tensors.
     layout: how the caches lie: "apart", "interleaved" (a block's values behind its keys, in one tensor), "slots first"
     ([num_blocks, block_size, num_kv_heads, head_dim]), or "padded values" (8 unused numbers behind every value).
     first_block: is added to all block ids. The caches are then the end of a much larger pool (see `_far_away`).
@@ -44,7 +46,7 @@ class DecodeInputs:
         head_dim=16,
         tile=16,
         head_grid=False,
-        sliced=False,
+        sliced=(),
         layout="apart",
         first_block=0,
         seed=0,
@@ -66,14 +68,14 @@ class DecodeInputs:
     def arguments(self, keys=None, values=None) -> dict[str, object]:
         """Everything a kernel may name; new tensors on every call. keys, values: what the caches hold instead."""
         heads = self.num_heads
-        q = _slice(self.q, wider=2 * self.pages.num_kv_heads) if self.sliced else self.q.clone()
+        q = _slice(self.q, wider=2 * self.pages.num_kv_heads) if "q" in self.sliced else self.q.clone()
         unwritten = torch.full(self.q.shape, UNWRITTEN, dtype=torch.int16).view(torch.float16)
-        out = _slice(unwritten, wider=heads) if self.sliced else unwritten
+        out = _slice(unwritten, wider=heads) if "out" in self.sliced else unwritten
         key_cache, value_cache = _lay_out(
             self.keys if keys is None else keys, self.values if values is None else values, self.layout
         )
         tables, seq_lens = self.pages.block_tables.clone(), self.pages.seq_lens.clone()
-        if self.sliced:
+        if "block_tables" in self.sliced:
             tables = torch.cat([tables, torch.full_like(tables, 10**6)], dim=1)[:, : tables.shape[1]]
         if self.first_block:
             tables[tables >= 0] += self.first_block
@@ -106,13 +108,14 @@ class DecodeInputs:
             "TILE_DIM": max(16, power_of_two(head_dim)),
         }
 
-    def run(self, answer, order: str = "in order", keys=None, values=None) -> torch.Tensor:
-        """Launch under the strict interpreter. Returns out `[num_seqs, num_heads, head_dim]`."""
+    def run(self, answer, order: str = "in order", keys=None, values=None, strictly: bool = True) -> torch.Tensor:
+        """Launch in the interpreter. Returns out `[num_seqs, num_heads, head_dim]`."""
         from pagedlab.gpu.strict import strict
         from pagedlab.kernels.launch import launch
 
         arguments = self.arguments(keys, values)
-        with strict(order=order):
+        with warnings.catch_warnings(), strict(order=order) if strictly else contextlib.nullcontext():
+            warnings.simplefilter("ignore")  # numpy's, of NaN
             launch(answer, self.grid, arguments)
         return arguments["out"]
 
@@ -136,14 +139,16 @@ class DecodeInputs:
         lines = [self.pages.told()]
         if self.first_block:
             lines.append(f"all block ids are {self.first_block:,} larger: the end of a large pool")
-        if self.sliced:
-            lines.append("q, out and block_tables are slices of wider tensors")
+        lines += [f"{name} is a slice of a wider tensor" for name in self.sliced]
         lines += {
             "apart": [],
             "interleaved": ["keys and values are slices of one tensor [num_blocks, 2, kv_heads, slots, head_dim]"],
             "slots first": ["the caches lie in memory as [num_blocks, slots, kv_heads, head_dim]"],
             "padded values": ["behind every value lie 8 unused numbers: values and keys differ in their strides"],
         }[self.layout]
+        if self.layout != "apart":
+            caches = zip(("key", "value"), _lay_out(self.keys, self.values, self.layout), strict=True)
+            lines += [f"{name}_block, _head and _slot_stride: {cache.stride()[:3]}" for name, cache in caches]
         lines += [self.story] if self.story else []
         return "\n".join([*lines, f"kernel[{self.grid}](..., {listed})"])
 
@@ -191,8 +196,10 @@ def expect_decode(
 ) -> None:
     """Raise `Wrong`, saying why if that can be found out, unless the kernel attends rightly.
 
-    explained: whether to find it out by more launches; not in a pool of many blocks.
+    explained: whether to find it out by more launches; not in a pool of many blocks. It is done once for an answer: a
+    report tells the first broken promise, and names the others.
     """
+    tally["tried"] += 1
     call = calling(inputs.told() + ("\n# the programs run in reversed order" if order == "reversed" else ""))
     from pagedlab.gpu.strict import KernelError
     from pagedlab.kernels.launch import LaunchError
@@ -207,7 +214,7 @@ def expect_decode(
     want = inputs.right()
     good = torch.isclose(got.float(), want, rtol=0, atol=close)
     if good.all():
-        right_cases.append(call)
+        tally["right"] += 1
         return
     sequence, head, dim = good.logical_not().nonzero()[0].tolist()
     place = f"{NAMES[sequence]}, head {head}"
@@ -219,6 +226,8 @@ def expect_decode(
         if not unwritten.all():
             example = f"{call}\nout[{sequence}, {head}] still holds what was in that memory before"
         raise Wrong(f"{NAMES[sequence]}, head {head}: its row of out was never written.", example, hint)
+    if not got[sequence, head].any() and want[sequence, head].any():
+        raise Wrong(f"{place}: the result is 0, as if no token had any weight.", example, hint)
     if order != "in order" and _right(answer, inputs, want, close):
         raise Wrong(
             f"{place}: the result depends on the order in which programs run. In order it is right.",
@@ -227,7 +236,8 @@ def expect_decode(
             "program's own, and which only fill up the tile?",
         )
     _accuse_scale(got, inputs, example, close)
-    if explained:
+    if explained and not tally["explained"]:
+        tally["explained"] = 1
         _explain(answer, inputs, example)
         _accuse_nan(answer, inputs, want, example, close)
     if got[sequence, head].isnan().any():
@@ -285,6 +295,11 @@ def _told_error(error, call: str, hint: str) -> Wrong:
             call + program,
             "tl.dot sums over at least 16 numbers. BLOCK_SIZE may be less, TILE and TILE_DIM never are.",
         )
+    if "same dtype" in said:
+        hint = (
+            "tl.dot wants one type on both sides. Keys, values and queries are float16; what tl.exp gives is float32: "
+        )
+        hint += "`.to(values.dtype)`."
     text = f"{type(first).__name__}: {said}" if said else type(first).__name__
     return Wrong(f"The kernel raised {text}", call + program, hint)
 
@@ -383,11 +398,18 @@ def _accuse_nan(answer, inputs: DecodeInputs, want, call: str, close: float) -> 
             call + clean.format("both caches"),
             "Mask both loads by position < seq_len, with other=0.0, and the scores by tl.where.",
         )
-    if got_nan := _first_nan(answer, inputs):
+    if _right(answer, inputs, want, close, strictly=False):
         raise Wrong(
-            f"A NaN was made in {got_nan}.",
+            "A masked load without `other` was used: on a GPU, the lanes that are off hold anything.",
+            f"{call}\nHere they hold NaN. If they held 0, the result would be right.",
+            "tl.load(..., mask=..., other=0.0), in every load whose masked lanes are used later.",
+        )
+    line = _first_nan(answer, inputs)
+    if line is not None:
+        raise Wrong(
+            f"A NaN was made of numbers, first in {line}.",
             call,
-            "A masked load without `other` leaves anything in the lanes that are off; -inf - (-inf) and 0 / 0 are NaN.",
+            "-inf - (-inf), 0 * inf and 0 / 0 are NaN. Which of them can happen there?",
         )
 
 

@@ -3,24 +3,33 @@
 import math
 
 import torch
-from hypothesis import strategies as st
 
-from pagedlab.course.decode_probe import DecodeInputs, expect_decode, right_cases
+from pagedlab.course.decode_probe import DecodeInputs, expect_decode, tally
 from pagedlab.course.kernel_probe import compiled_notes
 from pagedlab.course.promise import Exercise, calling, note, promise
 from pagedlab.course.tensors import randn
 
 
-def cases(*each: dict):
-    """A strategy that goes through these launches, and how many there are. The first is the one that a report shows."""
-    return {"case": st.sampled_from(each), "examples": len(each)}
+def launches(name: str, *cases: dict):
+    """A promise that holds for each of these launches. The simplest come first: a report shows the first that fails."""
+
+    def wrap(holds):
+        def all_of_them(answer):
+            for case in cases:
+                holds(answer, case)
+
+        return promise(name)(all_of_them)
+
+    return wrap
 
 
 # --- what all three steps have in common ------------------------------------------------------------------------------
 
 
-def with_scores(inputs: DecodeInputs, shifts) -> DecodeInputs:
+def with_scores(inputs: DecodeInputs, shifts, heads=()) -> DecodeInputs:
     """The first number of queries and keys makes the scores of each tile of 16 tokens about one of `shifts`.
+
+    heads: what the scores of each head are multiplied by (1 where it says nothing).
 
     All are multiples of 1/16 and come out exact in float32, whatever the order of a sum. Where they are in the
     thousands, a tile's scores are all the same: an answer in base 2 multiplies them by log2(e), and float32 rounds the
@@ -29,12 +38,16 @@ def with_scores(inputs: DecodeInputs, shifts) -> DecodeInputs:
     pages = inputs.pages
     inputs.q[..., 1:], inputs.keys[..., 1:] = 0, torch.where(inputs.keys[..., 1:].isnan(), math.nan, 0)
     inputs.q[..., 0] = 16 / inputs.scale  # a key's first number is then a sixteenth of its score
+    for head, factor in enumerate(heads):
+        inputs.q[:, head, 0] *= factor
     small = (8 * randn(pages.seed, pages.lens[0])).round().clamp(-24, 24) / 128
     for position in range(pages.lens[0]):
         shift = shifts[position // 16]
         block, slot = pages.where(0, position)
         inputs.keys[block, :, slot, 0] = shift / 16 + (small[position] if abs(shift) < 1000 else 0)
     inputs.story = f"the scores of its tiles of 16 tokens are about {', '.join(f'{shift:,}' for shift in shifts)}"
+    if heads:
+        inputs.story += f", times {list(heads)} in its heads"
     return inputs
 
 
@@ -69,65 +82,69 @@ def one_block(answer, case: dict, hint: str, change=lambda inputs: inputs, **opt
     expect_decode(answer, change(DecodeInputs(head_grid=True, **case)), hint, **options)
 
 
-@promise(
+@launches(
     "One head over one full block, wherever it lies",
-    **cases(dict(lens=[16]), dict(lens=[16], seed=3), dict(lens=[32], block_size=32, tile=32, head_dim=32)),
+    dict(lens=[16]),
+    dict(lens=[16], seed=3),
+    dict(lens=[32], block_size=32, tile=32, head_dim=32),
 )
 def step_1_full(answer, case):
     one_block(answer, case, "Scores, softmax over the slots, weighted sum of the values: then store it.")
 
 
-@promise(
+@launches(
     "Each program takes its own sequence and head",
-    **cases(dict(lens=[16], num_kv_heads=3), dict(lens=[16, 16]), dict(lens=[16, 16, 16], num_kv_heads=2)),
+    dict(lens=[16], num_kv_heads=3),
+    dict(lens=[16, 16]),
+    dict(lens=[16, 16, 16], num_kv_heads=2),
 )
 def step_1_programs(answer, case):
     one_block(answer, case, "Program (i, h) takes q[i, h], row i of the table, kv head h of its block, and out[i, h].")
 
 
-@promise(
+@launches(
     "Slots behind the last token count for nothing",
-    **cases(
-        dict(lens=[5]), dict(lens=[1]), dict(lens=[15, 16]), dict(lens=[3], block_size=3), dict(lens=[2], block_size=3)
-    ),
+    dict(lens=[5]),
+    dict(lens=[1]),
+    dict(lens=[15, 16]),
+    dict(lens=[3], block_size=3),
+    dict(lens=[2], block_size=3),
 )
 def step_1_tail(answer, case):
     one_block(answer, case, "Slots from seq_len on hold no token, and slots from BLOCK_SIZE on are another head's.")
 
 
-@promise(
+@launches(
     "Any head size",
-    **cases(dict(lens=[16], head_dim=80), dict(lens=[7], head_dim=24, num_kv_heads=2), dict(lens=[9], head_dim=128)),
+    dict(lens=[16], head_dim=80),
+    dict(lens=[7], head_dim=24, num_kv_heads=2),
+    dict(lens=[9], head_dim=128),
 )
 def step_1_head_dim(answer, case):
     one_block(answer, case, "TILE_DIM is HEAD_DIM or the next power of two. Mask dims from HEAD_DIM on.")
 
 
-@promise(
+@launches(
     "Strides as given, none guessed",
-    **cases(
-        dict(lens=[16, 9], num_kv_heads=2, sliced=True),
-        dict(lens=[16, 9], num_kv_heads=2, layout="interleaved"),
-        dict(lens=[16, 9], num_kv_heads=2, layout="slots first"),
-        dict(lens=[16, 9], num_kv_heads=2, layout="padded values"),
-    ),
+    dict(lens=[16, 9], num_kv_heads=2, sliced=["q"]),
+    dict(lens=[16, 9], num_kv_heads=2, sliced=["out"]),
+    dict(lens=[16, 9], num_kv_heads=2, layout="interleaved"),
+    dict(lens=[16, 9], num_kv_heads=2, layout="slots first"),
+    dict(lens=[16, 9], num_kv_heads=2, layout="padded values"),
 )
 def step_1_strides(answer, case):
     one_block(answer, case, "Every tensor goes by its own strides; only the last dimension is one after the other.")
 
 
-@promise(
+@launches(
     "Large and very negative scores do no harm",
-    **cases(*(dict(shifts=[shift]) for shift in (0, 400, -400, -110, 4000, -60_000))),
+    *(dict(shifts=[shift]) for shift in (0, 400, -400, -110, 4000, -60_000)),
 )
 def step_1_large(answer, case):
-    one_block(answer, dict(lens=[16]), LARGE_HINT, lambda inputs: with_scores(inputs, case["shifts"]))
+    one_block(answer, dict(lens=[16]), LARGE_HINT, lambda inputs: with_scores(inputs, **case), explained=False)
 
 
-@promise(
-    "Products and sums are in float32",
-    **cases(dict(lens=[16], head_dim=80), dict(lens=[16], head_dim=24, seed=5)),
-)
+@launches("Products and sums are in float32", dict(lens=[16], head_dim=80), dict(lens=[16], head_dim=24, seed=5))
 def step_1_exact(answer, case):
     one_block(answer, case, EXACT_HINT, with_large_products)
 
@@ -135,23 +152,24 @@ def step_1_exact(answer, case):
 # --- step 2: the loop -------------------------------------------------------------------------------------------------
 
 
-@promise(
+@launches(
     "One tile of one head",
-    **cases(dict(lens=[16]), dict(lens=[5]), dict(lens=[16], block_size=4), dict(lens=[32], tile=32, head_dim=32)),
+    dict(lens=[16]),
+    dict(lens=[5]),
+    dict(lens=[16], block_size=4),
+    dict(lens=[32], tile=32, head_dim=32),
 )
 def step_2_one_tile(answer, case):
     one_block(answer, case, "As in step 1. A tile may lie in several blocks: each token asks the table for its own.")
 
 
-@promise(
+@launches(
     "Several tiles, wherever their blocks lie",
-    **cases(
-        dict(lens=[48]),
-        dict(lens=[32], block_size=32),
-        dict(lens=[64], block_size=8, tile=32),
-        dict(lens=[128], tile=64),
-        dict(lens=[32], block_size=1),
-    ),
+    dict(lens=[48]),
+    dict(lens=[32], block_size=32),
+    dict(lens=[64], block_size=8, tile=32),
+    dict(lens=[128], tile=64),
+    dict(lens=[32], block_size=1),
 )
 def step_2_tiles(answer, case):
     one_block(answer, case, "Position p lies in block p // BLOCK_SIZE of the table, slot p % BLOCK_SIZE.")
@@ -167,7 +185,7 @@ TAILS = (
 TAILS_HINT = "In the last tile, only positions below seq_len count: for the table, the keys, the scores and the values."
 
 
-@promise("Nothing behind the last token is read", **cases(*TAILS))
+@launches("Nothing behind the last token is read", *TAILS)
 def step_2_tail(answer, case):
     one_block(answer, case, TAILS_HINT)
 
@@ -177,23 +195,21 @@ BATCH = (
     dict(lens=[40, 3], extra_columns=2),
     dict(lens=[20, 33, 1], block_size=3, extra_columns=1, leftovers=True),
     dict(lens=[19, 35], shared_blocks=1),
-    dict(lens=[5, 18], sliced=True),
+    dict(lens=[5, 18], sliced=["block_tables"]),
 )
 BATCH_HINT = "Row i of the table and seq_lens[i] belong to sequence i; what stands behind its last block means nothing."
 
 
-@promise("Every sequence by its own table and length", **cases(*BATCH))
+@launches("Every sequence by its own table and length", *BATCH)
 def step_2_batch(answer, case):
     one_block(answer, case, BATCH_HINT)
 
 
-@promise(
+@launches(
     "Query heads share a kv head",
-    **cases(
-        dict(lens=[5], group_size=2, num_kv_heads=2),
-        dict(lens=[20], group_size=3, num_kv_heads=3, head_dim=80),
-        dict(lens=[3], group_size=5),
-    ),
+    dict(lens=[5], group_size=2, num_kv_heads=2),
+    dict(lens=[20], group_size=3, num_kv_heads=3, head_dim=80),
+    dict(lens=[3], group_size=5),
 )
 def step_2_groups(answer, case):
     one_block(answer, case, "Head h reads kv head h // GROUP_SIZE, and its query and its row of out are its own.")
@@ -202,7 +218,8 @@ def step_2_groups(answer, case):
 STRIDES = tuple(
     dict(lens=[18, 9], num_kv_heads=2, group_size=2, **layout)
     for layout in (
-        dict(sliced=True),
+        dict(sliced=["q"]),
+        dict(sliced=["out"]),
         dict(layout="interleaved"),
         dict(layout="slots first"),
         dict(layout="padded values"),
@@ -211,7 +228,7 @@ STRIDES = tuple(
 STRIDES_HINT = "Every tensor goes by its own strides; only the last dimension is one after the other."
 
 
-@promise("Strides as given, none guessed", **cases(*STRIDES))
+@launches("Strides as given, none guessed", *STRIDES)
 def step_2_strides(answer, case):
     one_block(answer, case, STRIDES_HINT)
 
@@ -220,7 +237,7 @@ EMPTY = (dict(lens=[0]), dict(lens=[3, 0]), dict(lens=[0, 17, 0], extra_columns=
 EMPTY_HINT = "No tokens: nothing is read, and the sum stays 0. 0 / 0 is NaN; zeros must be stored all the same."
 
 
-@promise("A sequence without tokens gets zeros", **cases(*EMPTY))
+@launches("A sequence without tokens gets zeros", *EMPTY)
 def step_2_empty(answer, case):
     one_block(answer, case, EMPTY_HINT)
 
@@ -239,16 +256,18 @@ LARGE = tuple(
 )
 
 
-@promise("Large and very negative scores do no harm", **cases(*LARGE))
+@launches("Large and very negative scores do no harm", *LARGE)
 def step_2_large(answer, case):
     shifts = case["shifts"]
-    one_block(answer, dict(lens=[16 * len(shifts)]), LARGE_HINT, lambda inputs: with_scores(inputs, shifts))
+    one_block(
+        answer, dict(lens=[16 * len(shifts)]), LARGE_HINT, lambda inputs: with_scores(inputs, shifts), explained=False
+    )
 
 
 EXACT = (dict(lens=[40], head_dim=80), dict(lens=[16], head_dim=24, seed=5))
 
 
-@promise("Products and sums are in float32", **cases(*EXACT))
+@launches("Products and sums are in float32", *EXACT)
 def step_2_exact(answer, case):
     one_block(answer, case, EXACT_HINT, with_large_products)
 
@@ -257,7 +276,7 @@ FAR = (dict(lens=[20], block_size=1, spare_blocks=40_000, seed=1), dict(lens=[32
 FAR_HINT = "A block id may be any int32, and an element's place needs 64 bits: `.to(tl.int64)` on the block ids."
 
 
-@promise("Large pools", **cases(*FAR))
+@launches("Large pools", *FAR)
 def step_2_far(answer, case):
     one_block(answer, case, FAR_HINT, explained=False)
 
@@ -269,52 +288,46 @@ def whole(answer, case: dict, hint: str, change=lambda inputs: inputs, **options
     expect_decode(answer, change(DecodeInputs(**case)), hint, **options)
 
 
-@promise(
+@launches(
     "One tile of one group",
-    **cases(
-        dict(lens=[16], group_size=4),
-        dict(lens=[16, 16], group_size=4, num_kv_heads=2),
-        dict(lens=[32], group_size=2, tile=32, head_dim=32),
-    ),
+    dict(lens=[16], group_size=4),
+    dict(lens=[16, 16], group_size=4, num_kv_heads=2),
+    dict(lens=[32], group_size=2, tile=32, head_dim=32),
 )
 def group_one_tile(answer, case):
     whole(answer, case, "Rows are query heads: scores = tl.dot(queries, tl.trans(keys)), one maximum and sum a row.")
 
 
-@promise(
+@launches(
     "Several tiles, wherever their blocks lie",
-    **cases(
-        dict(lens=[48], group_size=4),
-        dict(lens=[64], block_size=8, tile=32, group_size=4),
-        dict(lens=[96], block_size=48, group_size=4, tile=32),
-        dict(lens=[32], block_size=1, group_size=4),
-        dict(lens=[128], tile=64, group_size=4),
-    ),
+    dict(lens=[48], group_size=4),
+    dict(lens=[64], block_size=8, tile=32, group_size=4),
+    dict(lens=[96], block_size=48, group_size=4, tile=32),
+    dict(lens=[32], block_size=1, group_size=4),
+    dict(lens=[128], tile=64, group_size=4),
 )
 def group_tiles(answer, case):
     whole(answer, case, "Position p lies in block p // BLOCK_SIZE of the table, slot p % BLOCK_SIZE.")
 
 
-@promise("Nothing behind the last token is read", **cases(*(dict(group_size=4, **case) for case in TAILS)))
+@launches("Nothing behind the last token is read", *(dict(group_size=4, **case) for case in TAILS))
 def group_tail(answer, case):
     whole(answer, case, TAILS_HINT)
 
 
-@promise("Every sequence by its own table and length", **cases(*(dict(group_size=4, **case) for case in BATCH)))
+@launches("Every sequence by its own table and length", *(dict(group_size=4, **case) for case in BATCH))
 def group_batch(answer, case):
     whole(answer, case, BATCH_HINT)
 
 
-@promise(
+@launches(
     "Groups of any size",
-    **cases(
-        dict(lens=[5, 9], group_size=3, num_kv_heads=3),
-        dict(lens=[5, 9], group_size=1, num_kv_heads=2),
-        dict(lens=[20], group_size=5, num_kv_heads=2),
-        dict(lens=[5], group_size=8, num_kv_heads=2),
-        dict(lens=[20], group_size=17, num_kv_heads=2),
-        dict(lens=[5], group_size=24, num_kv_heads=2),
-    ),
+    dict(lens=[5, 9], group_size=3, num_kv_heads=3),
+    dict(lens=[5, 9], group_size=1, num_kv_heads=2),
+    dict(lens=[20], group_size=5, num_kv_heads=2),
+    dict(lens=[5], group_size=8, num_kv_heads=2),
+    dict(lens=[20], group_size=17, num_kv_heads=2),
+    dict(lens=[5], group_size=24, num_kv_heads=2),
 )
 def group_sizes(answer, case):
     whole(
@@ -324,50 +337,48 @@ def group_sizes(answer, case):
     )
 
 
-@promise(
+@launches(
     "Programs in any order",
-    **cases(dict(lens=[5, 9], group_size=4, num_kv_heads=3), dict(lens=[5, 9], group_size=3, num_kv_heads=2)),
+    dict(lens=[5, 9], group_size=4, num_kv_heads=3),
+    dict(lens=[5, 9], group_size=3, num_kv_heads=2),
 )
 def group_order(answer, case):
     whole(answer, case, "A program stores its own rows only: those below GROUP_SIZE.", order="reversed")
 
 
-@promise(
+@launches(
     "Any head size",
-    **cases(
-        dict(lens=[20], head_dim=80, group_size=4),
-        dict(lens=[7], head_dim=24, num_kv_heads=2, group_size=4),
-        dict(lens=[20], head_dim=64, group_size=3, num_kv_heads=3),
-        dict(lens=[9], head_dim=128, group_size=4),
-    ),
+    dict(lens=[20], head_dim=80, group_size=4),
+    dict(lens=[7], head_dim=24, num_kv_heads=2, group_size=4),
+    dict(lens=[20], head_dim=64, group_size=3, num_kv_heads=3),
+    dict(lens=[9], head_dim=128, group_size=4),
 )
 def group_head_dim(answer, case):
     whole(answer, case, "TILE_DIM is HEAD_DIM or the next power of two. Mask dims from HEAD_DIM on.")
 
 
-@promise("Strides as given, none guessed", **cases(*STRIDES))
+@launches("Strides as given, none guessed", *STRIDES)
 def group_strides(answer, case):
     whole(answer, case, STRIDES_HINT)
 
 
-@promise("A sequence without tokens gets zeros", **cases(*(dict(group_size=4, **case) for case in EMPTY)))
+@launches("A sequence without tokens gets zeros", *(dict(group_size=4, **case) for case in EMPTY))
 def group_empty(answer, case):
     whole(answer, case, EMPTY_HINT)
 
 
-@promise("Large and very negative scores do no harm", **cases(*LARGE))
+@launches("Large and very negative scores do no harm", *LARGE, dict(shifts=[-400], heads=[1, 0, -1, 1]))
 def group_large(answer, case):
-    shifts = case["shifts"]
-    inputs = dict(lens=[16 * len(shifts)], group_size=4)
-    whole(answer, inputs, LARGE_HINT, lambda inputs: with_scores(inputs, shifts))
+    inputs = dict(lens=[16 * len(case["shifts"])], group_size=4)
+    whole(answer, inputs, LARGE_HINT, lambda inputs: with_scores(inputs, **case), explained=False)
 
 
-@promise("Products and sums are in float32", **cases(*(dict(group_size=4, **case) for case in EXACT)))
+@launches("Products and sums are in float32", *(dict(group_size=4, **case) for case in EXACT))
 def group_exact(answer, case):
     whole(answer, case, EXACT_HINT, with_large_products)
 
 
-@promise("Large pools", **cases(*(dict(group_size=4, **case) for case in FAR)))
+@launches("Large pools", *(dict(group_size=4, **case) for case in FAR))
 def group_far(answer, case):
     whole(answer, case, FAR_HINT, explained=False)
 
@@ -377,8 +388,8 @@ def group_far(answer, case):
 
 def compiles(answer, **case):
     """What a usual layer needs: heads of 128 numbers, blocks of 16, tiles of 64."""
-    if right_cases:
-        note(f"Right on all {len(right_cases)} launches.")
+    if tally["right"] == tally["tried"]:
+        note(f"Right on all {tally['right']} launches.")
     inputs = DecodeInputs([100, 30], head_dim=128, tile=64, num_kv_heads=2, **case)
     compiled_notes(answer, inputs.arguments(), call=calling(inputs.told()), num_warps=4, num_stages=3)
 
