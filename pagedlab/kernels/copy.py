@@ -49,7 +49,7 @@ def copy_blocks_kernel(
 
     dims = tl.arange(0, TILE_DIM)[None, :]
     for start in range(0, BLOCK_SIZE, TILE_SLOTS):
-        slots = start + tl.arange(0, TILE_SLOTS)[:, None]
+        slots = (start + tl.arange(0, TILE_SLOTS)[:, None]).to(tl.int64)
         there = (slots < BLOCK_SIZE) & (dims < HEAD_DIM)
         key_place = slots * key_slot_stride + dims
         value_place = slots * value_slot_stride + dims

@@ -21,7 +21,7 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from pagedlab.kernels.decode import LOG2E, softcap  # noqa: E402
+from pagedlab.kernels.decode import LOG2E, _check, softcap  # noqa: E402
 from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
 from pagedlab.kernels.write import cache_strides  # noqa: E402
 
@@ -184,7 +184,7 @@ def prefill_launch(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
     num_warps: int | None = None,
-    num_stages: int = 3,
+    num_stages: int | None = None,
 ):
     """(grid, arguments, options) of the kernel; the result comes in `arguments["out"]`, q's shape.
 
@@ -194,17 +194,22 @@ def prefill_launch(
     """
     total_tokens, num_heads, head_dim = q.shape
     _, num_kv_heads, block_size, _ = key_cache.shape
-    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise TypeError(f"q is {q.dtype}; this kernel sums in float32 and takes float16, bfloat16 or float32")
-    if num_heads % num_kv_heads:
-        raise ValueError(f"{num_heads} query heads cannot share {num_kv_heads} kv heads equally")
-    check_last_dimension(q=q, key_cache=key_cache, value_cache=value_cache, block_tables=block_tables)
+    check_last_dimension(
+        q=q,
+        key_cache=key_cache,
+        value_cache=value_cache,
+        block_tables=block_tables,
+        seq_lens=seq_lens,
+        query_start_loc=query_start_loc,
+    )
+    _check(q, key_cache, value_cache, window, softcap, sinks)
     group_size, num_seqs = num_heads // num_kv_heads, len(seq_lens)
     tile_dim = max(16, triton.next_power_of_2(head_dim))
-    default_rows, default_tile = _what_fits(q, tile_dim)
+    default_rows, default_tile, default_stages = _what_fits(q, tile_dim)
     rows = triton.next_power_of_2(max(group_size, default_rows if rows is None else rows))
     tile = default_tile if tile is None else tile
     num_warps = num_warps or (8 if tile_dim > 128 else 4)
+    num_stages = num_stages or default_stages
     if tile < 16 or tile & (tile - 1):
         raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, which a matrix product needs")
 
@@ -234,20 +239,24 @@ def prefill_launch(
         "TILE": tile,
         "TILE_DIM": tile_dim,
         "WINDOW": window,
-        "SOFTCAP": softcap,
+        "SOFTCAP": float(softcap),
         "UPCAST": upcast,
     }
     grid = total_tokens // (rows // group_size) + num_seqs, num_kv_heads
     return grid, arguments, {"num_warps": num_warps, "num_stages": num_stages}
 
 
-def _what_fits(q: torch.Tensor, tile_dim: int) -> tuple[int, int]:
-    """Rows and tile for which the kernel keeps everything in registers, as compiled for one GPU after the other.
+def _what_fits(q: torch.Tensor, tile_dim: int) -> tuple[int, int, int]:
+    """Rows, tile and stages for which the kernel keeps everything in registers, as compiled for one GPU after another.
 
-    Before sm_90, and on AMD's, the operands of a product are in registers too: half a tile there.
+    Tensor cores that take their operands from shared memory, those of sm_90 and sm_100, leave room for the larger tile.
+    AMD's GPUs copy through registers: stages cost more of them than they hide.
     """
     if q.element_size() == 4:
-        return (16, 16) if tile_dim > 128 else (32, 32)
-    narrow = q.is_cuda and (torch.version.hip is not None or torch.cuda.get_device_capability(q.device) < (9, 0))
-    tile = TILE_BYTES // (2 if narrow else 1) // (2 * tile_dim * q.element_size())
-    return ROWS, max(16, min(64, tile))
+        return (16, 16, 3) if tile_dim > 128 else (32, 32, 3)
+    tile_bytes, num_stages = TILE_BYTES, 3
+    if q.is_cuda and torch.version.hip:
+        tile_bytes, num_stages = TILE_BYTES // 2, 1
+    elif q.is_cuda and torch.cuda.get_device_capability(q.device)[0] not in (9, 10):
+        tile_bytes = TILE_BYTES // 2
+    return ROWS, max(16, min(64, tile_bytes // (2 * tile_dim * q.element_size()))), num_stages
