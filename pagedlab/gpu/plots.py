@@ -145,6 +145,7 @@ def roofline_plot(
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1000 else f"{value:,.0f}")
     axes.set_xlim(left, right)
+    axes.margins(y=0.1)
     axes.grid(True, which="major", color="#D1D9E0", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.set_xlabel("FLOP per byte moved (arithmetic intensity)", color=INK)

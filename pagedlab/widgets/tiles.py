@@ -61,6 +61,7 @@ class TileViewer(CourseWidget):
     ):
         _check_trace(trace)
         names = Names(key_argument, value_argument, tables_argument)
+        axes = [*axes, *"xyz"[len(axes) :]][:3]
         told = story(trace, read_pool(trace, names, block_tables, seq_lens), names, axes, rows)
         if (
             runs := sum(len(a["runs"]) for p in told["programs"] for s in p["steps"] for a in s["accesses"])

@@ -87,8 +87,13 @@ class Programs:
     cell: float
 
     @property
+    def head(self) -> float:
+        """Above a layer's programs: their index, and above that which layer it is."""
+        return HEAD if self.layers == 1 else 2 * HEAD
+
+    @property
     def layer(self) -> float:
-        return HEAD + self.rows * self.cell + 8
+        return self.head + self.rows * self.cell + 8
 
     @property
     def width(self) -> float:
@@ -99,7 +104,7 @@ class Programs:
         return self.layers * self.layer
 
     def corner(self, x: int, y: int, z: int) -> tuple[float, float]:
-        return SIDE + x * self.cell, z * self.layer + HEAD + y * self.cell
+        return SIDE + x * self.cell, z * self.layer + self.head + y * self.cell
 
 
 def lay_out_programs(columns: int, rows: int, layers: int) -> Programs:

@@ -63,19 +63,23 @@ def picture(story: dict, program: int, step: int, access: int, title: str, says:
 
     grid = lay_out_programs(*story["shape"])
     left = max(grid.width, 96) + 28
-    body.append(text(PAD, y + 4, "Programs" if not story["listed"] else "Programs traced", 12, weight=600))
+    body.append(text(PAD, y + 4, "Programs traced" if story["listed"] else "Programs", 12, weight=600))
+    if not story["listed"]:
+        x_axis, y_axis, _ = story["axes"]
+        axes = f"→ {x_axis}" + (f", ↓ {y_axis}" if grid.rows > 1 else "")
+        body.append(text(PAD, y + 21, axes, 11, fill=MUTED))
+        left = max(left, 28 + 6 * len(axes))
+    grid_top = y + (28 if not story["listed"] else 12)
     drawn = _programs(story, grid, program)
-    body.append(f'<g transform="translate({PAD} {y + 12})">{"".join(drawn)}</g>')
-    bottom = y + 12 + grid.height
+    body.append(f'<g transform="translate({PAD} {grid_top})">{"".join(drawn)}</g>')
+    bottom = grid_top + grid.height
 
     pool, x = story["pool"], PAD + left
     room = WIDTH - PAD - x
     state = (lit(chosen, step, access, "load"), lit(chosen, step, access, "store"), before(chosen, step, access))
     if pool["blocks"]:
         head = f", KV head {chosen['head']}" if chosen["head"] >= 0 else ""
-        left_out = (
-            f"; {pool['left_out']:,} blocks that nobody holds or touches are not drawn" if pool["left_out"] else ""
-        )
+        left_out = f"; {pool['left_out']:,} other blocks are not drawn" if pool["left_out"] else ""
         body.append(text(x, y + 4, f"Pool{head}{left_out}", 12, weight=600))
         at = lay_out_blocks(room, len(pool["blocks"]), pool["size"], len(pool["parts"]))
         drawn = blocks_drawn(at, pool, _pool_blocks(pool), state)
@@ -112,7 +116,7 @@ def _own_blocks(pool: dict, sequence: int) -> list[tuple]:
     length, size = pool["lens"][sequence], pool["size"]
     return [
         (block, f"{logical} → {block}", sequence, min(size, length - logical * size))
-        for logical, block in enumerate(pool["tables"][sequence])
+        for logical, block in enumerate(pool["tables"][sequence][: pool["most"]])
     ]
 
 
@@ -174,10 +178,17 @@ def _programs(story: dict, grid: Programs, program: int) -> list[str]:
     for z in range(grid.layers):
         top = z * grid.layer
         if grid.layers > 1:
-            out.append(text(0, top + HEAD - 6, f"z {z}", 11, fill=MUTED))
+            out.append(text(0, top + HEAD - 5, f"{story['axes'][2]} {z}", 11, fill=MUTED))
         if not story["listed"]:
             out += [
-                text(grid.corner(x, 0, z)[0] + grid.cell / 2, top + HEAD - 5, f"{x}", 11, fill=MUTED, anchor="middle")
+                text(
+                    grid.corner(x, 0, z)[0] + grid.cell / 2,
+                    top + grid.head - 5,
+                    f"{x}",
+                    11,
+                    fill=MUTED,
+                    anchor="middle",
+                )
                 for x in range(0, grid.columns, every)
             ]
             out += [

@@ -17,7 +17,7 @@ from pagedlab.widgets.tiles_layout import PROGRAMS_HIGH, PROGRAMS_WIDE, lay_out_
 
 MOST_ROWS = 8  # of running_max and running_sum, unless more are asked for
 MOST_RUNS = 6  # runs of slots, or of elements, that a line of words names
-MAX_SHOWN_POOL = 4096  # blocks; of a larger pool those are drawn that somebody holds or touches
+MOST_BLOCKS = 1000  # that are drawn; of a larger pool those that somebody holds or touches
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def source_line(trace: Trace, line: int) -> str:
 
 
 def _pool(pool: Pool, programs: Iterable[dict]) -> dict:
-    """{"blocks": the blocks drawn, "size": slots of one, "left_out": blocks not drawn, "parts": ["k", "v"],
+    """{"blocks": the blocks drawn, "size": slots of one, "left_out": how many are not, "parts": ["k", "v"],
     "owners": for each block drawn the numbers of its sequences, "filled": and how many of its slots hold tokens,
     "tables": the blocks of each sequence, "lens": the tokens of each}"""
     touched = {
@@ -155,8 +155,10 @@ def _pool(pool: Pool, programs: Iterable[dict]) -> dict:
     }
     owners = pool.owners()
     blocks = list(range(pool.num_blocks))
-    if pool.num_blocks > MAX_SHOWN_POOL:
-        blocks = sorted(block for block in touched | set(owners) if 0 <= block < pool.num_blocks)
+    for fewer in (touched | set(owners), touched):
+        if len(blocks) > MOST_BLOCKS:
+            blocks = sorted(block for block in fewer if 0 <= block < pool.num_blocks)
+    blocks = blocks[:MOST_BLOCKS]
     filled = {
         block: max(
             pool.filled(sequence, logical)
@@ -175,6 +177,7 @@ def _pool(pool: Pool, programs: Iterable[dict]) -> dict:
         "owners": [owners.get(block, []) for block in blocks],
         "filled": [filled.get(block, 0) for block in blocks],
         "tables": [list(blocks) for blocks in pool.tables],
+        "most": MOST_BLOCKS,
         "lens": list(pool.seq_lens),
     }
 

@@ -11,7 +11,9 @@ import traitlets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedlab.gpu.trace import ProgramTrace, Trace
+from pagedlab.gpu.trace import ProgramTrace, Trace, trace
+from pagedlab.kernels.merge import merge_launch, merge_splits_kernel
+from pagedlab.kernels.prefill import paged_prefill_kernel, prefill_launch
 from pagedlab.widgets import TileViewer
 from pagedlab.widgets.tiles_layout import (
     PROGRAMS_HIGH,
@@ -23,7 +25,7 @@ from pagedlab.widgets.tiles_layout import (
 )
 from pagedlab.widgets.tiles_picture import WRITTEN
 from pagedlab.widgets.tiles_story import Strided, slot_runs
-from tests.widgets.tile_traces import BLOCK_TABLES, HEAD_DIM, SEQ_LENS, TABLES, decode, write
+from tests.widgets.tile_traces import BLOCK_TABLES, HEAD_DIM, SEQ_LENS, TABLES, caches, decode, write
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -134,7 +136,34 @@ class TestWhatItReads:
         viewer = TileViewer(decode(16, tables, lens, (key_cache, key_cache)), block_tables=tables, seq_lens=lens)
         pool = viewer.story["pool"]
         assert pool["blocks"] == [17, 3000, 4999] and pool["left_out"] == 4997
-        assert "4,997 blocks that nobody holds or touches are not drawn" in viewer.svg()
+        assert "4,997 other blocks are not drawn" in viewer.svg()
+
+    def test_kernels_with_other_tensors_and_splits(self):
+        """Split decode has a third axis; the merge that follows has no cache, and its watched variables are numbers."""
+        viewer = TileViewer(decode(num_splits=2), **TABLES, axes=("sequence", "KV head", "split"), program=(2, 0, 1))
+        assert viewer.headline() == "Program (2, 0, 1): sequence 2, KV head 0, split 1"
+        viewer.step = 1
+        assert viewer.now["says"] == "reads K and V of positions 32 to 63, in blocks 5 and 0"
+        assert {"split 0", "split 1"} <= set(ElementTree.fromstring(viewer.svg()).itertext())
+        grid, arguments, _ = merge_launch(torch.zeros(1, 2, 20, HEAD_DIM), torch.zeros(1, 2, 20))
+        viewer = TileViewer(trace(merge_splits_kernel, grid, arguments), axes=("sequence", "head"))
+        assert viewer.story["pool"]["blocks"] == []
+        assert "partial_lse" in str(viewer.table())
+        ElementTree.fromstring(viewer.svg())
+
+    def test_prefill_reads_the_tokens_that_its_queries_may_see(self):
+        key_cache, value_cache = caches()
+        lens, starts = torch.tensor([40], dtype=torch.int32), torch.tensor([0, 20], dtype=torch.int32)
+        q = torch.zeros(20, 8, HEAD_DIM).half()
+        grid, arguments, _ = prefill_launch(q, key_cache, value_cache, BLOCK_TABLES[:1], lens, starts)
+        viewer = TileViewer(trace(paged_prefill_kernel, grid, arguments), block_tables=BLOCK_TABLES[:1], seq_lens=lens)
+        seen, sequences = set(), set()
+        for program in viewer.story["programs"]:
+            sequences.add(program["sequence"])
+            for step in program["steps"]:
+                for access in step["accesses"]:
+                    seen |= {(block, slot) for block, a, b in access["runs"] for slot in range(a, b + 1)}
+        assert seen == {(int(BLOCK_TABLES[0, at // 16]), at % 16) for at in range(40)} and 0 in sequences
 
 
 class TestTraits:

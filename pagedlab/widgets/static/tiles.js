@@ -109,7 +109,8 @@ function render({ model, el }) {
     const pid = model.get("program").join();
     index = Math.max(0, story.programs.findIndex((each) => each.pid.join() === pid));
     const focused = programs.contains(root.getRootNode().activeElement);
-    programsHead.textContent = story.listed ? "Programs traced" : "Programs";
+    const axes = `\u2192 ${story.axes[0]}${story.shape[1] > 1 ? `, \u2193 ${story.axes[1]}` : ""}`;
+    programsHead.replaceChildren(story.listed ? "Programs traced" : "Programs", story.listed ? "" : element("span", {}, axes));
     drawPrograms(programs, layOutPrograms(story.shape), story, index, programInWords);
     if (focused) programs.querySelector("[tabindex='0']").focus({ preventScroll: true });
     const most = program().steps.length - 1;
@@ -143,7 +144,7 @@ function render({ model, el }) {
     if (blocks.length) {
       const width = Math.max(240, poolPart.clientWidth);
       const head = program().head >= 0 ? `, KV head ${program().head}` : "";
-      poolHead.textContent = `Pool${head}${leftOut ? `; ${numeral(leftOut)} blocks that nobody holds or touches are not drawn` : ""}`;
+      poolHead.textContent = `Pool${head}${leftOut ? `; ${numeral(leftOut)} other blocks are not drawn` : ""}`;
       redraw(pool, layOutBlocks(width, blocks.length, size, parts.length), poolBlocks(story.pool), state, "pool");
       if (own.length) {
         const letter = lettersOf(program().sequence);

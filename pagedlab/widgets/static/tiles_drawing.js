@@ -30,7 +30,7 @@ const poolBlocks = ({ blocks, owners, filled }) =>
   }));
 function ownBlocks(pool, sequence) {
   if (sequence < 0 || sequence >= pool.tables.length) return [];
-  return pool.tables[sequence].map((block, logical) => ({
+  return pool.tables[sequence].slice(0, pool.most).map((block, logical) => ({
     block,
     logical,
     head: `${logical} \u2192 ${block}`,
@@ -101,9 +101,9 @@ function drawPrograms(svg, at, story, chosen, says) {
   const traced = new Map(story.cells.map((cell, i) => [cell.join(), i]));
   for (let z = 0; z < at.layers; z += 1) {
     const top = z * at.layer;
-    if (at.layers > 1) label(0, top + HEAD - 6, `z ${z}`, "start");
+    if (at.layers > 1) label(0, top + HEAD - 5, `${story.axes[2]} ${z}`, "start");
     if (!story.listed) {
-      for (let x = 0; x < at.columns; x += every) label(at.corner(x, 0, z)[0] + at.cell / 2, top + HEAD - 5, x, "middle");
+      for (let x = 0; x < at.columns; x += every) label(at.corner(x, 0, z)[0] + at.cell / 2, top + at.head - 5, x, "middle");
       for (let y = 0; y < at.rows; y += every) label(SIDE - 6, at.corner(0, y, z)[1] + at.cell / 2 + 4, y, "end");
     }
     for (let y = 0; y < at.rows; y += 1) {

@@ -49,12 +49,13 @@ function layOutBlocks(width, count, size, parts) {
 function layOutPrograms([columns, rows, layers]) {
   let found;
   for (const cell of PROGRAMS) {
-    const layer = HEAD + rows * cell + 8;
+    const head = layers === 1 ? HEAD : 2 * HEAD;
+    const layer = head + rows * cell + 8;
     found = {
-      ...{ columns, rows, layers, cell, layer },
+      ...{ columns, rows, layers, cell, head, layer },
       width: SIDE + columns * cell + 2,
       height: layers * layer,
-      corner: (x, y, z) => [SIDE + x * cell, z * layer + HEAD + y * cell],
+      corner: (x, y, z) => [SIDE + x * cell, z * layer + head + y * cell],
     };
     if (found.width <= PROGRAMS_WIDE && found.height <= PROGRAMS_HIGH) break;
   }
