@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 
-from pagedlab.gpu import mode
-from pagedlab.kernels.launch import LaunchError, check_last_dimension, launch, select
+triton = pytest.importorskip("triton")
+tl = triton.language
+
+from pagedlab.gpu import mode  # noqa: E402
+from pagedlab.kernels.launch import LaunchError, check_last_dimension, launch, select  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not mode.is_interpreting(), reason="the tensors are on the CPU")
 
