@@ -15,7 +15,7 @@ from pathlib import Path
 from pagedlab.gpu import carry
 from pagedlab.paths import cache_dir, write_atomic
 
-FORMAT = 1
+FORMAT = 2
 """To be raised when the answers of `compile_child` change."""
 
 MOST = 500

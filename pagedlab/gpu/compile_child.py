@@ -57,6 +57,7 @@ def compile_job(kernel, job: Job, folder: Path) -> dict:
     made = triton.compile(source, target=target, options=dict(job.options))
     answer = {
         "name": made.metadata.name,
+        "file": kernel.fn.__code__.co_filename,
         "num_warps": made.metadata.num_warps,
         "num_stages": made.metadata.num_stages,
         "shared_bytes": made.metadata.shared,

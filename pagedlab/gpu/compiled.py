@@ -8,6 +8,8 @@ spills and narrow loads are lost time on any GPU, and a missing tensor-core inst
 """
 
 import functools
+import linecache
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,8 +52,10 @@ class CompiledKernel:
     """The machine code as text, with the source's line numbers: NVIDIA's SASS, AMD's assembly."""
     ptx: str
     """What NVIDIA's assembler made it from; "" for AMD."""
+    file: str = field(default="", compare=False)
+    """That the kernel was written in, as the assembly names it."""
     lines: tuple[str, ...] = field(default=(), compare=False)
-    """The text that the kernel stands in, line by line, where it is known."""
+    """Of that file or cell."""
     source: str = field(default="", compare=False)
     """The kernel's own text, and that of the helpers it calls."""
 
@@ -90,6 +94,8 @@ class CompiledKernel:
 
     def line(self, access: assembly.MemoryAccess) -> str:
         """The source of an access; "" where that is not known."""
+        if os.path.basename(access.file) != os.path.basename(self.file):  # a helper from somewhere else
+            return linecache.getline(access.file, access.line).strip()
         return self.lines[access.line - 1].strip() if 0 < access.line <= len(self.lines) else ""
 
     def advice(self) -> list[str]:
@@ -218,6 +224,7 @@ def _result(request: _Request, made: dict):
         made["shared_bytes"],
         made["assembly"],
         made["ptx"],
+        made["file"],
         tuple(carry.text(request.kernel).splitlines()),
         "\n".join(carry.source(one) for one in carry.reach(request.kernel)),
     )

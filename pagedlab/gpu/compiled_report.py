@@ -71,7 +71,7 @@ def html(compiled: "CompiledKernel") -> str:
                 access.count,
                 access.kind,
                 f"{access.bytes} B",
-                access.line or "?",
+                access.line,
                 f"<code>{_text(compiled.line(access))}</code>",
             )
             for access in found.accesses

@@ -361,14 +361,21 @@ def test_a_kernel_takes_what_it_names(made):
     assert compile_kernel(copy, COPY | {"seq_lens": F32, "TILE": 4}, num_stages=None) == made["copy"]
 
 
-def test_a_kernel_of_a_cell(cache):
-    text = "import triton, triton.language as tl\n@triton.jit\ndef kernel(out):\n    tl.store(out, 1.5)\n"
-    linecache.cache["<cell>"] = (len(text), None, text.splitlines(keepends=True), "<cell>")
-    names = {"__name__": "__main__"}
-    exec(compile(text, "<cell>", "exec"), names)
-    made = compile_kernel(names["kernel"], {"out": F32})
-    (store,) = made.instructions.accesses
-    assert made.line(store) == "tl.store(out, 1.5)" and store.line == 4
+def test_kernels_of_cells(cache):
+    names = {"__name__": "__main__", "triton": triton, "tl": tl}
+    cells = (
+        "\n\n@triton.jit\ndef helper(x):\n    return tl.load(x + tl.arange(0, 1024))\n",
+        "@triton.jit\ndef kernel(out, x):\n    tl.store(out + tl.arange(0, 1024), helper(x))\n",
+    )
+    for number, text in enumerate(cells):
+        path = f"/tmp/kernel_of_a_notebook/cell_{number}.py"
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        exec(compile(text, path, "exec"), names)
+    made = compile_kernel(names["kernel"], {"out": F16, "x": F16})
+    assert {(one.kind, one.bytes, one.line, made.line(one)) for one in made.instructions.accesses} == {
+        ("load", 16, 5, "return tl.load(x + tl.arange(0, 1024))"),
+        ("store", 16, 3, "tl.store(out + tl.arange(0, 1024), helper(x))"),
+    }
 
 
 # What is compiled once is kept.
