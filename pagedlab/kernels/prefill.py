@@ -123,13 +123,15 @@ def paged_prefill_kernel(
         if UPCAST:
             keys, values = keys.to(tl.float32), values.to(tl.float32)
 
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         if SOFTCAP > 0:
-            scores = softcap(scores, SOFTCAP)
+            scores = softcap(scores * scale, SOFTCAP) * LOG2E
+        else:
+            scores = scores * (scale * LOG2E)
         is_seen = positions[None, :] <= own_positions[:, None]
         if WINDOW:
             is_seen = is_seen & (positions[None, :] > own_positions[:, None] - WINDOW)
-        scores = tl.where(is_seen, scores * LOG2E, -float("inf"))
+        scores = tl.where(is_seen, scores, -float("inf"))
 
         new_max = tl.maximum(running_max, tl.max(scores, 1))
         safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)  # -inf minus -inf is NaN

@@ -12,6 +12,7 @@ from pagedlab.gpu import mode  # noqa: E402
 if not mode.is_interpreting():
     pytest.skip("these tests interpret; `pytest -m gpu` runs those that compile", allow_module_level=True)
 
+from pagedlab.gpu.strict import strict  # noqa: E402
 from pagedlab.kernels import prefill  # noqa: E402
 from pagedlab.kernels.launch import LaunchError  # noqa: E402
 from tests.kernels.pages import dense, make_pages, random_queries  # noqa: E402
@@ -122,6 +123,17 @@ def test_windows_caps_and_sinks(window, softcap, with_sinks):
             extra = [] if sinks is None else [sinks[head].double()]
             probs = torch.softmax(torch.stack([*scores, *extra]), 0)[: len(scores)]
             torch.testing.assert_close(out[row, head].double(), probs @ values[seen], atol=2e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("order", ["reversed", "shuffled"])
+def test_as_strict_as_a_gpu(order):
+    """Nothing outside of a tensor is touched, nothing overflows, lanes that are off hold anything, in any order."""
+    pages = make_pages([40, 5, 0, 23], 2, 3, 20, torch.float16, interleaved=True)
+    starts = starts_of([20, 2, 0, 23])
+    q = random_queries(45, 10, 20, dtype=torch.float16)
+    right = run(q, pages, starts, window=30, softcap=4.0, sinks=torch.ones(10))
+    with strict(order=order):
+        assert torch.equal(run(q, pages, starts, window=30, softcap=4.0, sinks=torch.ones(10)), right)
 
 
 def test_what_the_kernel_does_not_take_is_refused():

@@ -12,6 +12,7 @@ from pagedlab.gpu import mode  # noqa: E402
 if not mode.is_interpreting():
     pytest.skip("these tests interpret; `pytest -m gpu` runs those that compile", allow_module_level=True)
 
+from pagedlab.gpu.strict import strict  # noqa: E402
 from pagedlab.kernels import copy, reference, write  # noqa: E402
 from pagedlab.kernels.launch import LaunchError  # noqa: E402
 from tests.kernels.pages import random_queries  # noqa: E402
@@ -93,6 +94,22 @@ def test_a_copy_is_the_references(layout, num_pairs, seed):
     expected, others = make_caches(7, **layout)
     expected.copy_(storage)
     copy.copy_blocks(*caches, pairs)
+    reference.copy_blocks(*others, pairs)
+    assert_same(storage, expected)
+
+
+@pytest.mark.parametrize("order", ["reversed", "shuffled"])
+def test_as_strict_as_a_gpu(order):
+    """Nothing outside of a tensor is touched, nothing overflows, lanes that are off hold anything, in any order."""
+    layout = dict(num_kv_heads=2, block_size=3, head_dim=20, dtype=torch.float16, interleaved=True, token_major=True)
+    storage, caches = make_caches(6, **layout)
+    expected, others = make_caches(6, **layout)
+    keys, values = random_queries(4, 4, 20, dtype=torch.float16).split(2, 1)
+    slots, pairs = torch.tensor([-1, 17, 0, 4]), torch.tensor([[0, 3], [5, 2], [0, 4]])
+    with strict(order=order):
+        write.kv_write(keys, values, *caches, slots)
+        copy.copy_blocks(*caches, pairs)
+    reference.kv_write(keys, values, *others, slots)
     reference.copy_blocks(*others, pairs)
     assert_same(storage, expected)
 
