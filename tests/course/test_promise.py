@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pagedlab.course import promise as promise_module
 from pagedlab.course.answer import pack
-from pagedlab.course.promise import FEWEST, Exercise, Failure, Judge, TimeUp, Verdict, Wrong, promise, tell
+from pagedlab.course.promise import FEWEST, Exercise, Failure, Judge, TimeUp, Verdict, Wrong, note, promise, tell
 from pagedlab.course.words import LONGEST, count, error_text, plain
 
 
@@ -343,3 +343,21 @@ def test_the_search_is_the_same_each_time():
         return 2 * n + (random.random() < 0.01 and n > 3)
 
     assert len({str(judge(answer)) for _ in range(3)}) == 1
+
+
+def test_a_promise_of_right_answers_is_left_out_for_a_wrong_one():
+    looked = []
+    last = promise("It is quick", of_right_answers=True)(looked.append)
+    verdict = Judge({}).judge(exercise(doubles, last), lambda n: 3 * n)
+    assert [failure.name for failure in verdict.failures] == ["It doubles"] and not verdict.kept and not looked
+    assert Judge({}).judge(exercise(doubles, last), lambda n: 2 * n).kept == ["It doubles", "It is quick"] and looked
+
+
+def test_notes_are_those_of_the_last_answer():
+    def noting(answer):
+        note(f"it gave {answer(1)}")
+        note(f"it gave {answer(1)}")  # said once
+
+    one = exercise(promise("It is noted")(noting))
+    assert Judge({}).judge(one, lambda n: 3 * n).notes == ["it gave 3"]
+    assert Judge({}).judge(one, lambda n: 2 * n).notes == ["it gave 2"]
