@@ -21,19 +21,19 @@ import triton
 import triton.language as tl
 
 from pagedlab import check, hint, your_parts
+from pagedlab.gpu.gpus import GPUS
+from pagedlab.model.config import KNOWN_MODELS
 
 # %% [markdown]
 # ## One user, a long text
 #
-# An H100 has 132 multiprocessors (SMs). Say that each has room for 4 of our programs at a time; we count them at the end.
-# So the GPU has 528 slots. Llama-3.1-8B has 8 kv heads.
+# An H100 has 132 multiprocessors (SMs). Say that each has room for 4 of our programs at a time; we count them at the
+# end. So the GPU has 528 slots. Llama-3.1-8B has 8 kv heads.
 #
-# **Guess first.** A sequence of 32,768 tokens decodes alone. How many of the 528 slots have work? And with 2,048 tokens?
+# **Guess first.** A sequence of 32,768 tokens decodes alone. How many of the 528 slots have work? And with 2,048
+# tokens?
 
 # %%
-from pagedlab.gpu.gpus import GPUS
-from pagedlab.model.config import KNOWN_MODELS
-
 h100 = GPUS["H100"]
 slots = h100.num_sms * 4
 for name in ("SmolLM2-135M", "Llama-3.1-8B"):
@@ -54,8 +54,8 @@ waves_plot({"1 sequence": 8, "16 sequences": 128, "67 sequences": 536}, h100.num
 #
 # Many sequences fill the slots by themselves. But look at the last row. 536 programs are 8 more than there are slots.
 #
-# **Guess first.** All programs take equally long. How much of the GPU's time is used with 528 programs, and how much with
-# 536?
+# **Guess first.** All programs take equally long. How much of the GPU's time is used with 528 programs, and how much
+# with 536?
 
 
 # %%
@@ -102,16 +102,18 @@ print(f"after {math.ceil(tiles / per_split)} splits no tile is left")
 # %% [markdown]
 # Two of the 66 splits get nothing. Sixty-six is really 64, with two launched in vain.
 #
-# And is more always better? Each split leaves a partial result that must be written, read and merged. So the rule, which
-# is FlashAttention's, takes as few as will do.
+# And is more always better? Each split leaves a partial result that must be written, read and merged. So the rule,
+# which is FlashAttention's, takes as few as will do.
 
 # %% [markdown]
 # ## Exercise 10.1 · How many splits
 #
-# `programs` is sequences × kv heads, `slots` is SMs × blocks per SM, `tiles` is the length in tiles, rounded up.
+# `programs` is sequences × kv heads, `slots` is SMs × blocks per SM, `tiles` is the length in tiles, rounded up. (GPUs
+# call a running program a block too. It has nothing to do with our blocks of tokens.)
 #
 # 1. Nothing to win: with `programs` at 80 % of `slots` or more, or with one tile or none, the answer is 1.
-# 2. Else look at the counts from 1 to `tiles` whose splits **all have work**. A split takes `ceil(tiles / splits)` tiles.
+# 2. Else look at the counts from 1 to `tiles` whose splits **all have work**. A split takes `ceil(tiles / splits)`
+#    tiles.
 # 3. Each count fills its waves to some share: `wave_efficiency(programs * splits, slots)`. Find the best.
 # 4. Return the **smallest** count whose share is at least 0.85 of the best.
 #
@@ -186,14 +188,15 @@ waves_plot({"1 split": 8, f"{splits} splits": 8 * splits}, h100.num_sms, 4)
 
 # %% [markdown]
 # The rule is only as good as its numbers. One library believed in 120 multiprocessors on a GPU with 304
-# ([ROCm/rocm-libraries#9739](https://github.com/ROCm/rocm-libraries/pull/9739)). A server had a cap of 8 splits; without
-# it, 120,000 tokens took up to 3.5 times less ([sgl-project/sglang#27786](https://github.com/sgl-project/sglang/pull/27786)).
+# ([ROCm/rocm-libraries#9739](https://github.com/ROCm/rocm-libraries/pull/9739)). A server never made more than 8
+# splits; with up to 64, a step at 120,000 tokens was up to 3.5 times as fast
+# ([sgl-project/sglang#27786](https://github.com/sgl-project/sglang/pull/27786)).
 
 # %% [markdown]
 # ## Real pages
 #
-# Now split something real: SmolLM2 reads a long list, into blocks of 16 that lie in no order. We keep the query, keys and
-# values of one layer, in float16.
+# Now split something real: SmolLM2 reads a long list, into blocks of 16 that lie in no order. We keep the query, keys
+# and values of one layer, in float16.
 
 # %%
 from pagedlab.cache.allocator import BlockAllocator
@@ -249,8 +252,8 @@ print("grid:", grid, "of", arguments["tokens_per_split"], "tokens each")
 print("out:", list(partial_out.shape), partial_out.dtype, "lse:", list(partial_lse.shape), partial_lse.dtype)
 
 # %% [markdown]
-# Each split has finished its own softmax: its `out` is an average over its own tokens. You merged such parts in lesson 5,
-# by their log-sum-exp (lse).
+# Each split has finished its own softmax: its `out` is an average over its own tokens. You merged such parts in lesson
+# 5, by their log-sum-exp (lse).
 #
 # **Guess first.** Here the lse is to base 2. Which function turns it into the weight of its split?
 
@@ -283,8 +286,8 @@ print("shares of head 5:", [f"{100 * share:.0f} %" for share in weights / weight
 print("by exp instead:  ", [f"{100 * share:.0f} %" for share in wrong])
 
 # %% [markdown]
-# The heavy get heavier. The text still reads well, so nobody notices. A real server did this on every chat that continued
-# from its cache: the newest tokens got 0.4 % of the attention instead of 2 %
+# The heavy get heavier. The text still reads well, so nobody notices. It was found in a server where cached prefixes
+# are merged with new tokens: those got 0.4 % of the attention instead of 2 %
 # ([sgl-project/sglang#40903](https://github.com/sgl-project/sglang/issues/40903)).
 #
 # ## Splits with nothing in them
@@ -310,8 +313,9 @@ print("out of its last split is all zeros:", not arguments["out"][1, head, 2].an
 # %% [markdown]
 # ## Exercise 10.2 · The merge kernel
 #
-# The grid is `(num_seqs, num_heads)`: **query** heads. A program merges `num_splits` rows of `HEAD_DIM` numbers into one.
-# `partial_out` is `[num_seqs, num_heads, num_splits, head_dim]`, `partial_lse` is `[num_seqs, num_heads, num_splits]`.
+# The grid is `(num_seqs, num_heads)`: **query** heads. A program merges `num_splits` rows of `HEAD_DIM` numbers into
+# one. `partial_out` is `[num_seqs, num_heads, num_splits, head_dim]`, `partial_lse` is `[num_seqs, num_heads,
+# num_splits]`.
 #
 # 1. A split's share is 2 to the power of its lse, divided by the sum over all splits. An lse may be 3,000 or -60,000.
 # 2. A split whose lse is `-inf` counts for nothing, whatever its `out` holds. If all are empty, the result is zeros.
@@ -380,16 +384,17 @@ print("equal to the last bit:", different == 0)
 print(f"measured: {different} of {merged.numel()} numbers differ, by at most {(merged - whole).abs().max():.6f}")
 
 # %% [markdown]
-# They are close, not equal: floating-point addition depends on its order. That sounds harmless. But the count of
-# splits depends on the **batch**, so your result depends on who else is served. With temperature 0, the same question
-# may get two answers.
+# They are close, not equal: floating-point addition depends on its order. That sounds harmless. But the count of splits
+# depends on the **batch**, so your result depends on who else is served. With temperature 0, the same question may get
+# two answers.
 
 # %% [markdown]
 # ## Alone and in company
 #
 # A is our sequence. B is longer: A's blocks, three times over (a block table may name a block twice).
 #
-# **Guess first.** Two ways to cut: always 3 splits, or always 128 tokens a split. With which one does B change A's bits?
+# **Guess first.** Two ways to cut: always 3 splits, or always 128 tokens a split. With which one does B change A's
+# bits?
 
 # %%
 a_len = sequence.num_tokens
@@ -415,18 +420,18 @@ for tokens in pair_lens.tolist():
     print(f"longest sequence {tokens:3} tokens: 3 splits of {per_split} tokens each")
 
 # %% [markdown]
-# A fixed **count** makes the splits longer when B comes, so A is cut elsewhere. A fixed **size** always cuts A at the same
-# tokens. B only adds splits that are empty for A. (The merge must play along: ours goes through 16 splits at a time, in
-# order, so that empty ones at the end add zeros and nothing else.) This is *batch invariance*, and servers fix the size to
-# get it ([sgl-project/sglang#10425](https://github.com/sgl-project/sglang/pull/10425)).
+# A fixed **count** makes the splits longer when B comes, so A is cut elsewhere. A fixed **size** always cuts A at the
+# same tokens. B only adds splits that are empty for A. (The merge must play along: ours goes through 16 splits at a
+# time, in order, so that empty ones at the end add zeros and nothing else.) This is *batch invariance*, and servers fix
+# the size to get it ([sgl-project/sglang#10425](https://github.com/sgl-project/sglang/pull/10425)).
 #
 # It has a price: a size good for one user is too small for a full batch, where no splits were needed.
 
 # %% [markdown]
 # ## What splitting costs
 #
-# Each split writes `head_dim` numbers and an lse in float32, for each query head. The merge reads them again. The cache is
-# read once in any case.
+# Each split writes `head_dim` numbers and an lse in float32, for each query head. The merge reads them again. The cache
+# is read once in any case.
 #
 # **Guess first.** Llama-3.1-8B, one sequence, an H100. Extra bytes in percent: at 2,048 tokens, and at 131,072?
 
@@ -449,17 +454,17 @@ partials = 2 * (partial_out.nbytes + partial_lse.nbytes)
 print("the formula counts our own tensors:", partials == extra_bytes(config, 1, 3))
 
 # %% [markdown]
-# For short sequences an eighth is added, and a second kernel has to start. So a split should not be a tile.
-# The package calls its rule with `tile=256`, so that no split has fewer tokens.
+# For short sequences an eighth is added, and a second kernel has to start. So a split should not be a tile. The package
+# calls its rule with `tile=256`, so that no split has fewer tokens.
 #
-# Too many splits can cost as much as too few. Others measured it: on an MI325, 64 splits instead of 128 made one case of
-# decode 2.35 times as fast ([ROCm/aiter#5673](https://github.com/ROCm/aiter/issues/5673)).
+# Too many splits can cost as much as too few. Others measured it: on an MI325, 64 splits instead of 128 made one case
+# of decode 2.35 times as fast ([ROCm/aiter#5673](https://github.com/ROCm/aiter/issues/5673)).
 
 # %% [markdown]
 # ## A tile is not a block
 #
-# We said 64 tokens a step, and the blocks have 16. The kernel looks up a block for each token, so a tile gathers
-# from four blocks.
+# We said 64 tokens a step, and the blocks have 16. The kernel looks up a block for each token, so a tile gathers from
+# four blocks.
 
 # %%
 for tile in (16, 32, 128):
@@ -503,8 +508,8 @@ def job(tile, num_warps=4, num_stages=3, target="sm_90", kernel=paged_decode_ker
 # `sm_90` is the H100. A program has 4 warps of 32 threads here. Copies run ahead of the step that needs them, and
 # `num_stages` says how far.
 #
-# **Guess first.** A tile of 64 tokens, keys and values: 32 KB in shared memory, of 228 on an SM. Which tile keeps most bytes on
-# the way to an SM: 16, 32, 64 or 128?
+# **Guess first.** A tile of 64 tokens, keys and values: 32 KB in shared memory, of 228 on an SM. Which tile keeps most
+# bytes on the way to an SM: 16, 32, 64 or 128?
 
 # %%
 tiles = (16, 32, 64, 128)
@@ -512,12 +517,12 @@ by_tile = dict(zip(tiles, compile_many([job(tile) for tile in tiles])))
 
 
 def row(name, compiled):
-    occupancy = compiled.occupancy
-    print(f"measured: {name:28} {compiled.registers:9} {compiled.shared_bytes:8,} B {occupancy.blocks_per_sm:9}", end="")
-    print(f"   {occupancy.limiter}")
+    found, fits = compiled.instructions, compiled.occupancy
+    print(f"measured: {name:26} {compiled.registers:9} {compiled.shared_bytes:8,} B", end="")
+    print(f" {found.async_copies_16b:6} {found.loads_16b:6} {found.other_loads:7} {fits.blocks_per_sm:9}  {fits.limiter}")
 
 
-heading = " " * 39 + "registers     shared  programs   limited by"
+heading = " " * 37 + "registers     shared copies  loads  narrow  programs  limited by"
 print(heading)
 for tile, compiled in by_tile.items():
     row(f"tile {tile}, 4 warps, 3 stages", compiled)
@@ -540,8 +545,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The last panel is what all programs of an SM ask for together, a step each. A larger tile needs more registers and shared
-# memory, so fewer programs fit. Yet more bytes are under way. A tile of 16 has the fullest SM and the emptiest
+# *Copies* go from the cache straight into shared memory, 16 bytes a thread, while the program does other things.
+# *Loads* are of 16 bytes too, but into registers; *narrow* ones have less. All three are counted in the program's code.
+#
+# The last panel is what all programs of an SM ask for together, a step each. A larger tile needs more registers and
+# shared memory, so fewer programs fit. Yet more bytes are under way. A tile of 16 has the fullest SM and the emptiest
 # memory bus. Lesson 11 says how many bytes are enough.
 #
 # ## Warps and stages
@@ -561,22 +569,15 @@ print(heading)
 for name, compiled in compiled_variants.items():
     row(name, compiled)
 
-# %%
-print(" " * 39 + "async copies   16-byte loads   narrower loads")
-for name, compiled in compiled_variants.items():
-    found = compiled.instructions
-    print(f"measured: {name:28} {found.async_copies_16b:12} {found.loads_16b:15} {found.other_loads:16}")
-
 # %% [markdown]
-# With **1 stage** a tile passes through registers, and the program waits for it: no asynchronous copy. With **2**, keys and
-# values go straight into shared memory, but the block numbers are still waited for, in narrow loads. With **3**, those come
-# one step ahead too. With **5**, the next tile is copied while this one is used. It needs twice the shared memory, so fewer
-# programs fit.
+# With **1 stage** a tile passes through registers, and the program waits for it: no copies. With **2**, keys and values
+# are copied, but the block numbers are still waited for, in narrow loads. With **3**, those come one step ahead too.
+# With **5**, the next tile is copied while this one is used. It needs twice the shared memory, so fewer programs fit.
 #
 # ## A cliff
 #
-# **Guess first.** A tile of 128 with a single warp: 32 threads do what 128 did. A thread has at most 255 registers. What
-# happens?
+# **Guess first.** A tile of 128 with a single warp: 32 threads do what 128 did. A thread has at most 255 registers.
+# What happens?
 
 # %%
 spilled, a100, yours = compile_many(
@@ -591,8 +592,8 @@ print(f"measured: {spilled.spill_bytes} bytes a thread are spilled,", end=" ")
 print(f"in {spilled.instructions.local_stores} stores and {spilled.instructions.local_loads} loads")
 
 # %% [markdown]
-# What does not fit into registers is *spilled*: stored to memory and loaded again, in every step. Nothing warns you. The
-# result is right, and slow. So look at `spill_bytes` before anything else.
+# What does not fit into registers is *spilled*: stored to memory and loaded again, in every step. Nothing warns you.
+# The result is right, and slow. So look at `spill_bytes` before anything else.
 
 # %% [markdown]
 # ## Your own
@@ -605,11 +606,11 @@ row("A100", a100)
 row("H100, kernel of lesson 9", yours)
 
 # %% [markdown]
-# Our 4 blocks per SM were right for an A100. An H100 has more shared memory, and one more fits. The kernel of lesson
-# 9 has no splits: its registers are what it costs to know less beforehand, or what you saved.
+# Our 4 blocks per SM were right for an A100. An H100 has more shared memory, and one more fits. Your kernel may differ
+# either way. Lesson 11 says what that is worth.
 #
-# What none of these numbers says is **speed**. They say what fits, and what is waited for. How fast memory answers, how many
-# splits are really best: that takes a GPU. Rules like 10.1 are tuned there.
+# What none of these numbers says is **speed**. They say what fits, and what is waited for. How fast memory answers, how
+# many splits are really best: that takes a GPU. Rules like 10.1 are tuned there.
 
 # %% [markdown]
 # ## What you learned
