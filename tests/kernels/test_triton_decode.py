@@ -334,6 +334,15 @@ def test_merging_is_merging_two_by_two(num_splits, head_dim, spread, dtype, seed
     assert merged.dtype == dtype and not merged[1, 2].any()
 
 
+@pytest.mark.parametrize("num_splits", [3, CHUNK + 1, 2 * CHUNK + 5])
+@pytest.mark.parametrize("lse", [-1000.0, 1000.0])
+def test_parts_that_weigh_the_same(num_splits, lse):
+    """All of them, and only them: the next power of 2 has more lanes than there are parts."""
+    out = random_queries(1, 2, num_splits, 16)
+    merged = merge_splits(out, torch.full(out.shape[:3], lse))
+    torch.testing.assert_close(merged, out.mean(2))
+
+
 def test_parts_of_any_strides():
     out, lse = random_queries(5, 2, 3, 8), random_queries(5, 2, 3, seed=2)
     parts = out.permute(1, 2, 0, 3), lse.permute(1, 2, 0).contiguous()
