@@ -343,6 +343,14 @@ def test_parts_that_weigh_the_same(num_splits, lse):
     torch.testing.assert_close(merged, out.mean(2))
 
 
+def test_a_part_that_outweighs_all_others():
+    out = random_queries(1, 1, 40, 16)
+    for heavy in (0, 21, 39):
+        lse = torch.arange(40.0)[None, None].clone()
+        lse[..., heavy] = 5000.0
+        torch.testing.assert_close(merge_splits(out, lse), out[:, :, heavy])
+
+
 def test_parts_of_any_strides():
     out, lse = random_queries(5, 2, 3, 8), random_queries(5, 2, 3, seed=2)
     parts = out.permute(1, 2, 0, 3), lse.permute(1, 2, 0).contiguous()
