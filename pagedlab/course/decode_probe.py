@@ -312,7 +312,7 @@ def _explain(answer, inputs: DecodeInputs, call: str) -> None:
     except Exception:
         return
     right = _weights(inputs, lambda values: inputs.right(values=values))
-    wrong = ~torch.isclose(got, right, rtol=0.02, atol=CLOSE).flatten(2).all(-1)
+    wrong = ~torch.isclose(got, right, rtol=0.01, atol=1e-4).flatten(2).all(-1)
     if not wrong.any():
         return
     sequence, head = wrong.nonzero()[0].tolist()
@@ -355,11 +355,11 @@ def _explain_keys(answer, inputs: DecodeInputs, sequence: int, head: int, call: 
 
 def _accuse_scale(got, inputs: DecodeInputs, call: str, close: float) -> None:
     """What the usual slips with the scale give."""
-    head_dim, scale = inputs.pages.head_dim, inputs.scale
+    scale = inputs.scale
     suspects = (
         (1.0, "The scores were not scaled.", "Multiply them by `scale`."),
         (scale * scale, "The scores were scaled twice.", "`scale` is 1 / sqrt(head_dim) already."),
-        (head_dim, "The scores were divided by `scale`.", "Multiply: it is 1 / sqrt(head_dim)."),
+        (1 / scale, "The scores were divided by `scale`.", "Multiply: it is 1 / sqrt(head_dim)."),
         (
             scale * math.log(2),
             "The weights were taken as powers of 2.",

@@ -46,8 +46,7 @@ def looks_right(kernel) -> bool:
 
 
 def test_there_are_many():
-    assert len(TRAPS) >= 15
-    assert all(kernel.trap for kernel in TRAPS.values()), "each names the reports that it restates"
+    assert len({number for number, _ in (kernel.trap for kernel in TRAPS.values())}) >= 15
 
 
 @pytest.mark.parametrize("name", TRAPS)

@@ -27,33 +27,41 @@ def slip(promise, says, *changes):
     return wrong(promise, says)(altered(paged_decode_kernel_step_3, *changes))
 
 
-def trap(reports, promise, says, *changes):
+def trap(number, reports, promise, says, *changes):
+    """number: as in tests/cases/test_kernel_cases.py."""
     kernel = slip(promise, says, *changes)
-    kernel.trap = reports
+    kernel.trap = (number, reports)
     return kernel
 
 
 # --- addressing -------------------------------------------------------------------------------------------------------
 
 block_ids_stay_32_bits = trap(
-    "vllm-project/vllm#47671, ROCm/aiter#4427", FAR, "to(tl.int64)", ("other=0).to(tl.int64)", "other=0)")
+    1, "vllm-project/vllm#47671, ROCm/aiter#4427", FAR, "to(tl.int64)", ("other=0).to(tl.int64)", "other=0)")
 )
 block_ids_in_16_bits = trap(
+    4,
     "ROCm/ATOM#702, flashinfer-ai/flashinfer#3130",
     FAR,
     "in front of key_cache",
     ("other=0).to(tl.int64)", "other=0).to(tl.int16).to(tl.int64)"),
 )
 block_stride_from_the_heads = trap(
+    5,
     "ROCm/aiter#3498",
     STRIDES,
     "key_cache",
     ("blocks * key_block_stride", "blocks * (tl.num_programs(1) * key_head_stride)"),
 )
 slots_lie_one_behind_the_other = trap(
-    "vllm-project/vllm#32417", STRIDES, "slots, kv_heads, head_dim]", ("slots * value_slot_stride", "slots * HEAD_DIM")
+    5,
+    "vllm-project/vllm#32417",
+    STRIDES,
+    "slots, kv_heads, head_dim]",
+    ("slots * value_slot_stride", "slots * HEAD_DIM"),
 )
 values_by_the_strides_of_the_keys = trap(
+    5,
     "flashinfer-ai/flashinfer#3647",
     STRIDES,
     "value_cache",
@@ -63,24 +71,28 @@ values_by_the_strides_of_the_keys = trap(
     ),
 )
 queries_taken_for_packed = trap(
+    6,
     "sgl-project/sglang#31667",
     STRIDES,
     "q may be a slice",
     ("seq * q_seq_stride", "seq * (tl.num_programs(1) * GROUP_SIZE * HEAD_DIM)"),
 )
 out_goes_by_the_strides_of_q = trap(
+    6,
     "vllm-project/vllm#32417",
     STRIDES,
     "",
     ("seq * out_seq_stride + heads[:, None] * out_head_stride", "seq * q_seq_stride + heads[:, None] * q_head_stride"),
 )
 table_read_behind_its_end = trap(
+    8,
     "vllm-project/vllm#53658, vllm-project/vllm#48257",
     TAIL,
     "of block_tables",
     ("positions // BLOCK_SIZE, mask=stored, other=0)", "positions // BLOCK_SIZE)"),
 )
 rows_of_the_table_as_long_as_needed = trap(
+    51,
     "meta-pytorch/attention-gym#189",
     BATCH,
     "",
@@ -90,18 +102,21 @@ rows_of_the_table_as_long_as_needed = trap(
 # --- masks and lengths ------------------------------------------------------------------------------------------------
 
 the_table_says_how_long = trap(
+    9,
     "microsoft/onnxruntime#32391, sgl-project/sglang#1782",
     TAIL,
     "behind A's last token",
     ("seq_len = tl.load(seq_lens + seq)", "seq_len = table_stride * BLOCK_SIZE"),
 )
 masks_the_scores_only = trap(
+    13,
     "vllm-project/vllm#936, Dao-AILab/flash-attention#1745",
     TAIL,
     "0 * NaN",
     ("value_at[:, None] + dims[None, :], mask=mask", "value_at[:, None] + dims[None, :], mask=in_head[None, :]"),
 )
 adds_minus_infinity = trap(
+    14,
     "deepbeepmeep/Wan2GP#1628",
     TAIL,
     "NaN + (-inf)",
@@ -112,18 +127,21 @@ adds_minus_infinity = trap(
     ),
 )
 reads_whole_blocks = trap(
+    17,
     "flashinfer-ai/flashinfer#3716, pytorch/pytorch#160861",
     TAIL,
     "behind A's last token",
     ("stored = positions < seq_len", "stored = positions < (seq_len + BLOCK_SIZE - 1) // BLOCK_SIZE * BLOCK_SIZE"),
 )
 whole_tiles_only = trap(
+    22,
     "flashinfer-ai/flashinfer#725",
     TAIL,
     "was not read",
     ("range(0, seq_len, TILE)", "range(0, seq_len // TILE * TILE, TILE)"),
 )
 a_finite_number_for_minus_infinity = trap(
+    18,
     "flashinfer-ai/flashinfer#4450",
     LARGE,
     "largest of nothing",
@@ -131,24 +149,28 @@ a_finite_number_for_minus_infinity = trap(
     ('* scale, float("-inf"))', "* scale, -5e4)"),
 )
 every_column_of_the_table = trap(
+    19,
     "pegainfer-project/pegainfer#21, ROCm/aiter#2505",
     EMPTY,
     "NaN",
     ("range(0, seq_len, TILE)", "range(0, table_stride * BLOCK_SIZE, TILE)"),
 )
 largest_is_zero_or_more = trap(
+    20,
     "the softmax step of several serving engines",
     LARGE,
     "largest of nothing",
     ('tl.full([ROWS], float("-inf")', "tl.full([ROWS], 0.0"),
 )
 nothing_divided_by_nothing = trap(
+    21,
     "sgl-project/sglang#22688, sgl-project/sglang#1469",
     EMPTY,
     "NaN",
     ("acc / tl.where(running_sum == 0.0, 1.0, running_sum)[:, None]", "acc / running_sum[:, None]"),
 )
 leaves_before_it_stores = trap(
+    26,
     "pytorch/pytorch#194167",
     EMPTY,
     "never written",
@@ -161,6 +183,7 @@ leaves_before_it_stores = trap(
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 as_many_rows_as_heads = trap(
+    32,
     "vllm-project/vllm#18100",
     GROUPS,
     "power of two",
@@ -170,6 +193,7 @@ as_many_rows_as_heads = trap(
     ("tl.zeros([ROWS, TILE_DIM]", "tl.zeros([GROUP_SIZE, TILE_DIM]"),
 )
 sixteen_rows_are_enough = trap(
+    33,
     "vllm-project/vllm#23424",
     GROUPS,
     "never written",
@@ -179,15 +203,17 @@ sixteen_rows_are_enough = trap(
     ("tl.zeros([ROWS, TILE_DIM]", "tl.zeros([16, TILE_DIM]"),
 )
 rows_of_other_kv_heads = trap(
+    34,
     "vllm-project/vllm#40792, FlashML-org/FreeToken#177",
     ORDER,
     "the last one wins",
     ("(rows < GROUP_SIZE)[:, None]", "(heads < tl.num_programs(1) * GROUP_SIZE)[:, None]"),
 )
 every_head_fills_its_tile = trap(
-    "vllm-project/vllm#4127", HEAD_DIM, "HEAD_DIM", ("in_head = dims < HEAD_DIM", "in_head = dims < TILE_DIM")
+    37, "vllm-project/vllm#4127", HEAD_DIM, "HEAD_DIM", ("in_head = dims < HEAD_DIM", "in_head = dims < TILE_DIM")
 )
 a_block_is_a_tile = trap(
+    38,
     "vllm-project/vllm#41339, ROCm/aiter#2190",
     TILES,
     "at least 16",
@@ -198,6 +224,7 @@ a_block_is_a_tile = trap(
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 queries_scaled_in_float16 = trap(
+    41,
     "ROCm/aotriton#43, hao-ai-lab/FastVideo#1730",
     EXACT,
     "scale the scores",
@@ -208,6 +235,7 @@ queries_scaled_in_float16 = trap(
     ("tl.dot(queries, tl.trans(keys)) * scale", "tl.dot(queries, tl.trans(keys))"),
 )
 loads_without_other = trap(
+    46,
     "triton-lang/triton#9917, vllm-project/vllm#9014",
     TAIL,
     "without `other`",
