@@ -7,6 +7,7 @@ It ends with the process that started it: that one holds the other end of standa
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pagedlab.gpu.compile_jobs import Job
 
 
 def main(folder: Path) -> None:
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=_end_with_the_parent, args=(folder,), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Triton prints at times; only answers go out
     path, kernels, jobs = pickle.loads((folder / "jobs").read_bytes())
@@ -40,8 +41,9 @@ def main(folder: Path) -> None:
         print(json.dumps({"number": number, **answer}), file=answers, flush=True)
 
 
-def _end_with_the_parent() -> None:
+def _end_with_the_parent(folder: Path) -> None:
     sys.stdin.buffer.read()
+    shutil.rmtree(folder, ignore_errors=True)  # nobody else will
     os.killpg(0, signal.SIGKILL)  # with the assembler it may be running
 
 

@@ -516,6 +516,7 @@ def test_the_process_ends_with_the_one_that_started_it(tmp_path):
         pid = int(parent.stdout.readline())
     for _ in range(100):
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            assert list(tmp_path.iterdir()) == []
             return
         time.sleep(0.1)
     os.kill(pid, 9)

@@ -48,7 +48,11 @@ def test_the_variable_is_read_as_triton_reads_it():
 
 
 def test_choose_interprets_where_there_is_no_gpu_and_only_there():
-    ask = "import torch; torch.cuda.is_available = lambda: %s\nmode.choose(); import triton\nmode.choose(); " + SAY
+    ask = (
+        "import sys, types; cuda = types.SimpleNamespace(is_available=lambda: %s)\n"
+        "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)\n"
+        "mode.choose(); import triton\nmode.choose(); "
+    ) + SAY
     assert run(ask % False) == "True InterpretedFunction"
     assert run(ask % True) == "False JITFunction"
     assert run(ask % False, "0") == "False JITFunction"
