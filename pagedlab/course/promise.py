@@ -34,11 +34,12 @@ class Wrong(Exception):
     example: the smallest story that shows it, as a learner would type it.
     hint: one question or pointer, not the solution.
     picture: an SVG drawing of the moment it broke, if there is one.
+    where: the line of the answer, "line 3: return 7", if the error it came from doesn't know.
     """
 
-    def __init__(self, message: str, example: str = "", hint: str = "", picture: str = ""):
+    def __init__(self, message: str, example: str = "", hint: str = "", picture: str = "", where: str = ""):
         super().__init__(message)
-        self.message, self.example, self.hint, self.picture = message, example, hint, picture
+        self.message, self.example, self.hint, self.picture, self.where = message, example, hint, picture, where
 
 
 class NotAttempted(BaseException):
@@ -256,7 +257,7 @@ class Judge:
         if any(self._is_stub(cause) for cause in _causes(error)):
             raise NotAttempted(self._where(next(cause for cause in _causes(error) if self._is_stub(cause))))
         if isinstance(error, Wrong):
-            where = self._where(error.__cause__) if error.__cause__ else ""
+            where = error.where or (self._where(error.__cause__) if error.__cause__ else "")
             return Failure(one.name, error.message, error.example, error.hint, where, printed, error.picture)
         where = self._where(error)
         text, hint = error_text(error), ""

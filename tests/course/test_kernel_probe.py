@@ -97,6 +97,13 @@ def test_the_line_of_an_error_is_shown(cell):
     assert "block, place = slot // BLOCK_SIZE, slot % BLOCK_SIZ" in failure.where
 
 
+def test_the_line_of_an_error_within_a_function_of_tritons(cell):
+    text = HELPER + HEAD + RIGHT.replace("mask=mask, other=0.0)", "mask=mask, other=tl.max(slot, 1))", 1)
+    (failure, *_) = check("kv_write_kernel", cell(text)["kv_write_kernel"]).failures
+    assert failure.message.startswith("Your answer raised ")
+    assert "other=tl.max(slot, 1)" in failure.where
+
+
 def test_an_endless_loop_is_stopped(cell):
     text = HELPER + HEAD + RIGHT + "        while slot >= 0:\n            slot = slot + 0\n"
     started = time.monotonic()
