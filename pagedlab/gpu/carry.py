@@ -32,6 +32,10 @@ class NoTextError(PagedLabError):
     """Triton compiles from the text of a kernel, and that is not to be had."""
 
 
+class CallsItselfError(PagedLabError):
+    """Kernels that call themselves, directly or not, neither compile nor can they be carried."""
+
+
 def is_kernel(thing) -> bool:
     """Whether this is what `@triton.jit` or `@triton.constexpr_function` made of a function, in either mode."""
     return _decorator(thing) is not None
@@ -123,6 +127,8 @@ def reduce(thing, by_value: bool = False):
             f"The text of the kernel `{raw.__name__}` is not to be had ({raw.__code__.co_filename} is gone). Define it "
             "in a cell of the notebook or in a file that stays."
         )
+    if any(value is thing for one in reach(thing) for value in scope(one).values()):
+        raise CallsItselfError(f"The kernel `{raw.__name__}` calls itself, and no GPU can do that. Use a loop.")
     only_written = {name: value for name, value in scope(thing).items() if name not in raw.__code__.co_names}
     return _decorated, (decorator, raw, options(thing), raw.__code__.co_filename, written, only_written)
 

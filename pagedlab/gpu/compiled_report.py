@@ -24,7 +24,7 @@ def advice(compiled: "CompiledKernel") -> list[str]:
             one for one in found.accesses if one.kind in kinds and one.count >= NARROW.get(one.bytes, one.count + 1)
         ]
         if narrow:
-            most = max(narrow, key=lambda one: one.count)
+            most = max(narrow, key=lambda one: (one.count, -one.bytes))
             others = sorted({one.line for one in narrow} - {most.line})
             also = f" (and line {', '.join(map(str, others))})" if others else ""
             said.append(
@@ -114,10 +114,9 @@ def plain_ptx(ptx: str) -> str:
 
 def _table(rows, head=(), escape: bool = True) -> str:
     text = _text if escape else str
-    top = f"<tr>{''.join(f'<th style=text-align:left>{name}</th>' for name in head)}</tr>" if head else ""
-    body = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
+    left = "style='text-align:left;white-space:nowrap'"
+    top = f"<tr>{''.join(f'<th {left}>{name}</th>' for name in head)}</tr>" if head else ""
+    body = "".join("<tr>" + "".join(f"<td {left}>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table>{top}{body}</table>"
 
 

@@ -167,3 +167,11 @@ def test_a_kernel_without_its_text_says_so():
     del linecache.cache["<cell 5>"]
     with pytest.raises(carry.NoTextError, match="`(kernel|scaled_sum)`.*<cell 5> is gone"):
         carry.dump(kernel)
+
+
+@pytest.mark.parametrize("helper", ["kernel", "helper"])
+def test_a_kernel_that_calls_itself_says_so(helper):
+    text = "import triton, triton.language as tl\n@triton.jit\ndef helper(x):\n    kernel(x)\n"
+    text += f"@triton.jit\ndef kernel(x):\n    {helper}(x)\n"
+    with pytest.raises(carry.CallsItselfError, match="`kernel` calls itself"):
+        carry.dump(cell(f"<cell 6 {helper}>", text)["kernel"])
