@@ -26,6 +26,25 @@ from triton.runtime import interpreter  # noqa: E402
 builder = interpreter.interpreter_builder
 
 
+def _mend_comparisons() -> None:
+    """The interpreter spreads a comparison of scalars over a tile as numbers of their type, which `&` then refuses.
+
+    For a GPU it compiles. So a tile of yes or no it is, from the import of this module on.
+    """
+    splat = builder.create_splat
+
+    def create_splat(shape, scalar):
+        made = splat(shape, scalar)
+        if np.asarray(scalar.data).dtype == bool:
+            made.data = made.data.astype(bool)
+        return made
+
+    builder.create_splat = create_splat
+
+
+_mend_comparisons()
+
+
 class Patches(contextlib.ExitStack):
     """Attributes that are replaced until the end of a `with`, the last one put back first, after an error too."""
 

@@ -6,11 +6,13 @@ the same dictionary, so the two are described once.
 """
 
 import contextlib
+import importlib
 import inspect
 
 import torch
 
 from pagedlab.errors import PagedLabError
+from pagedlab.gpu import mode
 
 
 class LaunchError(PagedLabError, ValueError):
@@ -25,6 +27,8 @@ def launch(kernel, grid, arguments: dict[str, object], **options) -> None:
     if 0 in grid:
         return  # a GPU refuses a grid of nothing
     named = select(kernel, arguments)
+    if mode.is_interpreting():
+        importlib.import_module("pagedlab.gpu.interpreter")  # it mends a mistake of the interpreter's
     with _device_of(named.values()):
         kernel[tuple(grid)](**named, **options)
 

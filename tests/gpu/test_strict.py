@@ -324,3 +324,16 @@ def test_a_second_thread_waits():
         assert thread.is_alive() and not seen
     thread.join(20)
     assert seen == [[0, 1, 2, 3, 4, 5]] and not is_on()
+
+
+@triton.jit
+def compare_kernel(number, out, TILE: tl.constexpr):
+    lanes = tl.arange(0, TILE)
+    tl.store(out + lanes, tl.where((lanes < 3) & (tl.load(number) > 0.5), 1, 0))
+
+
+@pytest.mark.parametrize("number, ones", [(1.0, 3), (0.25, 0)])
+def test_a_comparison_of_scalars_joins_a_mask(number, ones):
+    out = torch.full((4,), 7)
+    compare_kernel[(1,)](torch.tensor([number]), out, TILE=4)  # without strict() too
+    assert out.tolist() == [1] * ones + [0] * (4 - ones)
