@@ -48,6 +48,17 @@ def test_any_group(group_size, dtype):
         torch.testing.assert_close(out[rows].double(), right, atol=TOLERANCE[dtype], rtol=1e-2)
 
 
+def test_keys_and_values_may_lie_differently():
+    pages = make_pages([40, 7], 2, 4, 16)
+    pages.value_cache = pages.value_cache.permute(2, 1, 0, 3).contiguous().permute(2, 1, 0, 3)
+    assert pages.value_cache.stride() != pages.key_cache.stride()
+    q = random_queries(24, 6, 16)
+    out = run(q, pages, starts_of([20, 4]))
+    for i, rows in enumerate((slice(0, 20), slice(20, 24))):
+        right = dense(q[rows].transpose(0, 1), pages.keys[i], pages.values[i]).transpose(0, 1)
+        torch.testing.assert_close(out[rows].double(), right, atol=2e-6, rtol=1e-3)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 80)), min_size=1, max_size=5),

@@ -65,6 +65,20 @@ def test_a_write_is_the_references(layout, num_tokens, seed, fused):
     assert_same(storage, expected)
 
 
+def test_keys_and_values_may_lie_differently():
+    """Each cache has strides of its own."""
+    new, shape = random_queries(5, 3, 8), (4, 3, 2, 8)
+    keys, values = torch.zeros(shape), torch.zeros(2, 4, 3, 20).permute(1, 2, 0, 3)[..., :8]
+    assert keys.shape == values.shape
+    assert all(a != b for a, b in zip(keys.stride()[:3], values.stride()[:3], strict=True))
+    expected = keys.clone(), values.clone()
+    for kernels, caches in ((write, (keys, values)), (reference, expected)):
+        kernels.kv_write(new, 2 * new, *caches, torch.tensor([7, -1, 2, 1, 6]))
+    for kernels, caches in ((copy, (keys, values)), (reference, expected)):
+        kernels.copy_blocks(*caches, torch.tensor([[0, 2], [3, 1]]))
+    assert torch.equal(keys, expected[0]) and torch.equal(values, expected[1])
+
+
 def test_slots_may_be_a_list_or_32_bits():
     new = random_queries(3, 2, 8)
     for slots in ([5, -1, 0], torch.tensor([5, -1, 0], dtype=torch.int32)):
