@@ -97,4 +97,6 @@ def compiled_notes(answer, arguments: dict, call: str, targets: Sequence[str] = 
         raise Wrong(f"It runs, but it doesn't compile. {error}", call, COMPILING) from None
     for record in records:
         note(f"On {record.summary()}")
+        for advice in record.advice():
+            note(advice)
     return records

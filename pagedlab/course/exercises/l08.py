@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from hypothesis import strategies as st
 
+from pagedlab.cache.table import padded
 from pagedlab.course.exercises.l04 import Writing, expect_rest, expect_written, stays
 from pagedlab.course.kernel_probe import SECONDS, compiled_notes, run_kernel
 from pagedlab.course.paged_inputs import PagedInputs, paged_inputs
@@ -73,6 +74,19 @@ class Launching(Writing):
         grid, arguments, options = write_launch(keys, values, self.caches["key"], self.caches["value"], slots)
         return grid, {**arguments, "TILE_DIM": self.tile}, options
 
+    def behind_a_head(self, strayed) -> bool:
+        """Whether the lanes behind a head's last number strayed from a cache, and not its first one."""
+        kind = strayed.argument.removesuffix("_cache")
+        block_stride, head_stride, slot_stride, _ = self.caches[kind].stride()
+        starts = (
+            slot // self.before.block_size * block_stride
+            + head * head_stride
+            + slot % self.before.block_size * slot_stride
+            for slot in self.slots
+            for head in range(self.before.num_kv_heads)
+        )
+        return any(self.before.head_dim <= strayed.element - start < self.tile for start in starts)
+
     def run(self, answer, as_tensor: bool = True) -> None:
         slots = torch.tensor(self.slots, dtype=torch.int64)
         keys, values = (new.clone(memory_format=torch.preserve_format) for new in (self.keys, self.values))
@@ -80,13 +94,16 @@ class Launching(Writing):
         try:
             run_kernel(answer, grid, arguments, self.told, **options)
         except Wrong as wrong:
-            if getattr(wrong.__cause__, "argument", "") != "slot_mapping":
-                raise
-            raise Wrong(
-                f"A program asks for the slot of token {wrong.__cause__.element}; there are {len(slots)}.",
-                wrong.example,
-                "The grid is (num_tokens, num_kv_heads): tl.program_id(0) is the token, tl.program_id(1) the head.",
-            ) from wrong.__cause__
+            strayed, argument = wrong.__cause__, getattr(wrong.__cause__, "argument", "")
+            if argument == "slot_mapping":
+                raise Wrong(
+                    f"A program asks for the slot of token {strayed.element}; there are {len(slots)}.",
+                    wrong.example,
+                    "The grid is (num_tokens, num_kv_heads): tl.program_id(0) is the token, tl.program_id(1) the head.",
+                ) from strayed
+            if argument in ("key_cache", "value_cache") and strayed.element > 0 and not self.behind_a_head(strayed):
+                raise Wrong(wrong.message, wrong.example, WHERE) from strayed
+            raise
         stays(self.slots, slots, self.told, "slot mapping")
         if not (torch.equal(keys, self.keys) and torch.equal(values, self.values)):
             raise Wrong(
@@ -102,16 +119,28 @@ WHERE = (
 )
 
 
+def move_to_block_0(pages: PagedInputs) -> None:
+    """Exchange the last block of A with block 0, which is otherwise nobody's."""
+    last = pages.tables[0][-1]
+    for cache in (pages.key_cache, pages.value_cache):
+        cache[[0, last]] = cache[[last, 0]]
+    pages.tables = [[{0: last, last: 0}.get(block, block) for block in table] for table in pages.tables]
+    pages.block_tables = padded(pages.tables)
+
+
 def pages_of(head_dims, **options):
     return paged_inputs(min_len=1, head_dims=head_dims, **options)
 
 
-def expect_stored(writing: Launching, hint: str = WHERE) -> None:
+RETURNS = "A kernel returns nothing. What it has loaded must be put into the caches: tl.store(pointers, numbers)."
+
+
+def expect_stored(writing: Launching, hint: str = WHERE, nothing: str = RETURNS) -> None:
     if writing.untouched() and any(slot >= 0 for slot in writing.slots):
         raise Wrong(
             "Nothing was stored.",
             f"{writing.told}\nafterwards both caches hold what they held before",
-            "A kernel returns nothing. What it has loaded must be put into the caches: tl.store(pointers, numbers).",
+            nothing,
         )
     expect_written(writing, hint)
 
@@ -155,19 +184,26 @@ def stores_no_more(answer, pages, num_new, wider):
 
 
 @promise(
-    "A token with slot -1 is not stored",
+    "Slot -1 is skipped, slot 0 is not",
     examples=30,
     pages=pages_of((4, 3)),
     num_new=st.integers(1, 5),
     skipped=st.frozensets(st.integers(0, 4), min_size=1, max_size=3),
+    slot_0=st.booleans(),
 )
-def stores_skip(answer, pages, num_new, skipped):
+def stores_skip(answer, pages, num_new, skipped, slot_0):
     num_new = min(num_new, pages.lens[0])
-    writing = Launching(pages, num_new, frozenset(index % num_new for index in skipped))
+    skipped = {index % num_new for index in skipped}
+    if slot_0:  # for the first token of A's last block
+        move_to_block_0(pages)
+        num_new = pages.lens[0]
+        skipped.discard((num_new - 1) // pages.block_size * pages.block_size)
+    writing = Launching(pages, num_new, frozenset(skipped))
     writing.run(answer)
     towards_zero = f"In Triton -1 // {pages.block_size} is 0. Ask for `slot >= 0` before anything is stored."
     expect_rest(writing, towards_zero)
-    expect_stored(writing, "Only the program that has slot -1 does nothing. All others keep their tokens and slots.")
+    others = "Only the program that has slot -1 does nothing. All others keep their tokens and slots."
+    expect_stored(writing, others, nothing=others)
 
 
 @promise(
@@ -192,7 +228,10 @@ def stores_anywhere(answer, pages, num_new, lying):
 
 
 @promise(
-    "A pool of more than 2**31 numbers", examples=10, block=st.sampled_from([8_000, 20_000]), place=st.integers(0, 3)
+    "A pool of more than 2**31 numbers",
+    examples=10,
+    block=st.sampled_from([8_000, 20_000, 2**24 + 1]),  # the last one's slots are no numbers of float32
+    place=st.integers(0, 3),
 )
 def stores_far(answer, block, place):
     """There is no such pool here. A right kernel is caught at exactly the address that it should have."""
@@ -221,6 +260,8 @@ def stores_far(answer, block, place):
             if found.element == want:
                 return
             message = f"It stores at number {found.element:,} of {found.argument}; it should be {want:,}."
+            if (found.element - want) % stride == 0:
+                bits = "The block is another one. `/` gives a float, which rounds a large number; `//` doesn't."
             raise Wrong(message, call, bits) from found
         if isinstance(found, AssertionError) and "overflow" in str(found):
             raise Wrong("The address has outgrown 32 bits and wraps around.", call, bits) from found
