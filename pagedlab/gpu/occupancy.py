@@ -40,27 +40,32 @@ class Occupancy:
         return tuple(name for name in LIMITERS if self.limits[name] == self.blocks_per_sm)
 
     def lift(self) -> str:
-        """What one more block would take: "9 registers fewer: 5 blocks"."""
-        target, blocks = self.target, self.blocks_per_sm + 1
-        if self.warps_per_sm == target.max_warps_per_sm:
-            return f"nothing: all {target.max_warps_per_sm} warps are in use"
+        """The least that makes more blocks fit, and how many then do: "9 registers fewer: 5 blocks"."""
+        if self.warps_per_sm == self.target.max_warps_per_sm:
+            return f"nothing: all {self.target.max_warps_per_sm} warps are in use"
         if "blocks" in self.scarcest:
             return f"nothing: {self.blocks_per_sm} blocks is the most there can be; more warps a block would fill it"
-        changes = filter(None, (self._change(name, blocks) for name in self.scarcest))
+        registers, shared_bytes, num_warps = self._lifted(self.blocks_per_sm + 1)
+        changes = []
+        if registers < self.registers:
+            changes.append(f"{_count(self.registers - registers, 'register')} fewer")
+        if shared_bytes < self.shared_bytes:
+            changes.append(f"{self.shared_bytes - shared_bytes:,} B less shared memory")
+        if num_warps < self.num_warps:
+            changes.append(f"{_count(num_warps, 'warp')} a block instead of {self.num_warps}")
+        blocks = occupancy(registers, shared_bytes, num_warps, self.target).blocks_per_sm  # can be several more
         return f"{' and '.join(changes)}: {_count(blocks, 'block')}"
 
-    def _change(self, name: str, blocks: int) -> str:
-        """The least that lets `name`, which is scarcest, allow that many blocks; "" where fewer warps do it already."""
-        target = self.target
-        fewer_warps = min(target.max_warps_per_sm // blocks, target.max_warps_per_block)
-        if name == "warps":
-            return f"{_count(fewer_warps, 'warp')} a block instead of {self.num_warps}"
-        if name == "shared memory":
+    def _lifted(self, blocks: int) -> tuple[int, int, int]:
+        """Registers, shared bytes and warps with which that many blocks fit: as few changes as that takes."""
+        target, registers, shared_bytes = self.target, self.registers, self.shared_bytes
+        num_warps = min(self.num_warps, target.max_warps_per_sm // blocks, target.max_warps_per_block)
+        while _by_registers(registers, num_warps, target) < blocks:
+            registers -= 1
+        if self.limits["shared memory"] < blocks:
             share = target.shared_per_sm // blocks // target.shared_unit * target.shared_unit - target.reserved_shared
-            return f"{self.shared_bytes - min(share, target.max_shared_per_block):,} B less shared memory"
-        num_warps = min(self.num_warps, fewer_warps)
-        fewer = next(n for n in range(self.registers) if _by_registers(self.registers - n, num_warps, target) >= blocks)
-        return f"{_count(fewer, 'register')} fewer" if fewer else ""
+            shared_bytes = min(share, target.max_shared_per_block)
+        return registers, shared_bytes, num_warps
 
 
 def occupancy(registers: int, shared_bytes: int, num_warps: int, target: str | Target) -> Occupancy:

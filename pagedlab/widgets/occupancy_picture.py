@@ -48,7 +48,7 @@ def _kernel(told: dict, at: int, count: int, y: float) -> tuple[list[str], float
         y += 19
     if told["figures"] and not told["error"]:
         lift = told["figures"]["lift"]
-        said = f"What would lift it: {lift}" if lift.startswith("nothing") else f"One more block would take {lift}"
+        said = f"What would lift it: {lift}" if lift.startswith("nothing") else f"More blocks would take {lift}"
         out.append(text(PAD + 24, y, said, 13))
         y += ROW
     return out, y

@@ -88,10 +88,10 @@ def in_words(label: str, told: dict) -> str:
     blocks = "1 block fits" if f["blocks"] == 1 else f"{f['blocks']} blocks fit"
     parts.append(
         f"{blocks} on a multiprocessor: {f['warps']} of {f['most_warps']} warps, {f['percent']:g} %. "
-        f"Limited by {limiters(f)}. One more would take {f['lift']}."
+        f"Limited by {limiters(f)}. More would take {f['lift']}."
     )
     if f["lift"].startswith("nothing"):
-        parts[-1] = parts[-1].replace("One more would take", "What would lift it:")
+        parts[-1] = parts[-1].replace("More would take", "What would lift it:")
     return " ".join(parts)
 
 

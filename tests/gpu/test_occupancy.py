@@ -219,6 +219,7 @@ def test_unknown_target():
         ((16, 0, 1, "sm_80"), "nothing: 32 blocks is the most there can be; more warps a block would fill it"),
         ((32, 232_449, 4, "sm_90"), "1 B less shared memory: 1 block"),
         ((16, 0, 24, "sm_90"), "21 warps a block instead of 24: 3 blocks"),
+        ((36, 0, 4, "sm_90"), "4 registers fewer: 16 blocks"),  # 13 is what was asked for, and 16 is what one gets
     ],
 )
 def test_lift(asked, said):
@@ -243,7 +244,8 @@ def test_what_lifts_it_does(registers, shared, num_warps, name):
     fewer, less = number.get("reg", 0), number.get("B less", 0)
     warps = number.get("warps a", number.get("warp a", num_warps))
     after = occupancy(registers - fewer, shared - less, warps, name)
-    assert after.blocks_per_sm >= before.blocks_per_sm + 1
+    assert after.blocks_per_sm > before.blocks_per_sm
+    assert said.endswith(f": {after.blocks_per_sm} block{'s' if after.blocks_per_sm > 1 else ''}")
     if fewer:  # and it is the least
         assert occupancy(registers - fewer + 1, shared - less, warps, name).blocks_per_sm == before.blocks_per_sm
     if less:

@@ -99,7 +99,7 @@ function render({ model, el }) {
       ),
     );
   }
-  const lift = ({ lift: said }) => (said.startsWith("nothing") ? `What would lift it: ${said}.` : `One more block would take ${said}.`);
+  const lift = ({ lift: said }) => (said.startsWith("nothing") ? `What would lift it: ${said}.` : `More blocks would take ${said}.`);
   function table(f) {
     const rows = [
       ["registers a thread", numeral(f.registers)],
