@@ -196,6 +196,27 @@ SHARED = [
     ),
     Slip(
         "shared memory",
+        lambda it: _share(it.target.shared_per_sm, _up(it.shared_bytes + it.target.reserved_shared, 128)),
+        lambda it: f"{it.target.name} hands shared memory out in units of {it.target.shared_unit} bytes: {_bytes(it)}.",
+        "Not every GPU has the same. Read it: target.shared_unit.",
+    ),
+    Slip(
+        "shared memory",
+        lambda it: _share(
+            it.target.shared_per_sm,
+            _up(it.shared_bytes * it.num_warps + it.target.reserved_shared, it.target.shared_unit),
+        ),
+        lambda it: f"shared_bytes are those of a whole block: {_bytes(it)}, and its {it.num_warps} warps share them.",
+        "Registers are counted for each thread, shared memory for each block.",
+    ),
+    Slip(
+        "shared memory",
+        lambda it: it.limits["shared memory"] if _block(it) else 0,
+        lambda it: f"A kernel of 0 bytes takes no shared memory at all on {it.target.name}: any number of blocks.",
+        "Then shared memory is no limit: math.inf.",
+    ),
+    Slip(
+        "shared memory",
         lambda it: math.inf,
         lambda it: f"Shared memory was left out: {_block(it):,} of {it.target.shared_per_sm:,} bytes for each block.",
         DECIDES,

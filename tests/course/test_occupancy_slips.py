@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagedlab.course.exercises.l11 import NVIDIA, PROBES
+from pagedlab.course.exercises.l11 import NVIDIA, PROBES, expect_blocks
 from pagedlab.course.occupancy_slips import SLIPS, diagnose
+from pagedlab.course.promise import Wrong
 from pagedlab.gpu.occupancy import LIMITERS, occupancy
 
 NUMBERS = range(len(SLIPS))
@@ -75,3 +76,23 @@ def test_an_answer_that_raises_is_still_diagnosed():
         raise ZeroDivisionError
 
     assert "units of 256" in diagnose(answer, it, 15, PROBES).says(it)
+
+
+@pytest.mark.parametrize(
+    "returned, says",
+    [
+        (None, "Two things are asked for"),
+        (12, "Two things are asked for"),
+        ({"registers": 12}, "Two things are asked for"),
+        (("registers", 12), "The number of blocks comes first"),
+        ((12.0, "registers"), "this is float"),
+        ((True, "registers"), "this is bool"),
+        ((12, "regs"), "none of the four names"),
+        ((12, 0), "none of the four names"),
+        ((12, "warps"), "warps would allow 16 blocks; registers allow 12"),
+    ],
+)
+def test_what_else_comes_back(returned, says):
+    with pytest.raises(Wrong, match=says):
+        expect_blocks(lambda *kernel: returned, 33, 0, 4, "sm_80")
+    expect_blocks(lambda *kernel: (12, "registers"), 33, 0, 4, "sm_80")

@@ -65,3 +65,14 @@ def with_numpy(num_seqs, seq_len, num_heads, num_kv_heads, head_dim, bytes_per_e
     flops = np.prod([4, num_seqs, num_heads, seq_len, head_dim], dtype=np.int64)
     times = np.array([size / gpu.memory_bandwidth, flops / gpu.fp16_flops])
     return size, flops, flops / size, times.max(), ("memory", "compute")[times.argmax()]
+
+
+@right
+def with_torch(num_seqs, seq_len, num_heads, num_kv_heads, head_dim, bytes_per_element, gpu):
+    import torch
+
+    size = 2 * num_seqs * (seq_len * num_kv_heads + num_heads) * head_dim * bytes_per_element
+    flops = 4 * num_seqs * seq_len * num_heads * head_dim
+    times = torch.tensor([size / gpu.memory_bandwidth, flops / gpu.fp16_flops])
+    seconds, which = times.max(0)
+    return torch.tensor(size), torch.tensor(flops), torch.tensor(flops / size), seconds, ("memory", "compute")[which]

@@ -88,3 +88,21 @@ def with_numpy(registers, shared_bytes, num_warps, target):
     )
     names = ["registers", "shared memory", "warps", "blocks"]
     return int(limits.min()), names[int(limits.argmin())]
+
+
+@right
+def with_torch(registers, shared_bytes, num_warps, target):
+    import torch
+
+    a_warp = -(-registers * target.warp_size // target.register_unit) * target.register_unit
+    a_block = -(-(shared_bytes + target.reserved_shared) // target.shared_unit) * target.shared_unit
+    limits = torch.tensor(
+        [
+            target.registers_per_partition // a_warp * target.sub_partitions // num_warps,
+            target.shared_per_sm // a_block if a_block else 2**30,
+            target.max_warps_per_sm // num_warps,
+            target.max_blocks_per_sm,
+        ]
+    )
+    blocks, which = limits.min(0)
+    return blocks, ["registers", "shared memory", "warps", "blocks"][which]

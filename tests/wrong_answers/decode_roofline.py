@@ -49,11 +49,6 @@ def reads_for_every_query_head(*call):
     return with_bytes(lambda n, length, h, kv, d, w: n * (2 * length * h + 2 * h) * d * w)(*call)
 
 
-@wrong(BYTES, "were counted for 35 heads; 5 are stored")
-def reads_for_every_query_head_and_no_queries(*call):
-    return with_bytes(lambda n, length, h, kv, d, w: n * 2 * length * h * d * w)(*call)
-
-
 @wrong(BYTES, "Only one of keys and values")
 def forgets_the_values(*call):
     return with_bytes(lambda n, length, h, kv, d, w: n * (length * kv + 2 * h) * d * w)(*call)
@@ -64,29 +59,14 @@ def forgets_queries_and_output(*call):
     return with_bytes(lambda n, length, h, kv, d, w: n * 2 * length * kv * d * w)(*call)
 
 
-@wrong(BYTES, "one of them is missing")
-def forgets_the_output(*call):
-    return with_bytes(lambda n, length, h, kv, d, w: n * (2 * length * kv + h) * d * w)(*call)
-
-
 @wrong(BYTES, "a query for every query head")
-def queries_of_kv_heads(*call):
-    return with_bytes(lambda n, length, h, kv, d, w: n * (2 * length * kv + 2 * kv) * d * w)(*call)
+def one_query_head(*call):
+    return with_bytes(lambda n, length, h, kv, d, w: n * (2 * length * kv + 2) * d * w)(*call)
 
 
 @wrong(BYTES, "That is one sequence")
 def forgets_the_batch(*call):
     return with_bytes(lambda n, length, h, kv, d, w: (2 * length * kv + 2 * h) * d * w)(*call)
-
-
-@wrong(BYTES, "has a query and an output of its own")
-def one_query_for_all(*call):
-    return with_bytes(lambda n, length, h, kv, d, w: (n * 2 * length * kv + 2 * h) * d * w)(*call)
-
-
-@wrong(BYTES, "numbers, not bytes")
-def counts_numbers(*call):
-    return with_bytes(lambda n, length, h, kv, d, w: n * (2 * length * kv + 2 * h) * d)(*call)
 
 
 @wrong(BYTES, "have 2 bytes; it has")
@@ -99,19 +79,9 @@ def a_product_is_one_flop(*call):
     return with_flops(lambda n, length, h, kv, d: n * 2 * length * h * d)(*call)
 
 
-@wrong(FLOPS, "That is a quarter")
-def scores_only_and_one_flop(*call):
-    return with_flops(lambda n, length, h, kv, d: n * length * h * d)(*call)
-
-
 @wrong(FLOPS, "5 kv heads are read, but 35 query heads calculate")
 def calculates_for_kv_heads(*call):
     return with_flops(lambda n, length, h, kv, d: n * 4 * length * kv * d)(*call)
-
-
-@wrong(FLOPS, "That is one sequence")
-def flops_of_one_sequence(*call):
-    return with_flops(lambda n, length, h, kv, d: 4 * length * h * d)(*call)
 
 
 @wrong(FLOPS, "That would be prefill")
@@ -119,27 +89,15 @@ def every_token_asks(*call):
     return with_flops(lambda n, length, h, kv, d: n * 4 * length * length * h * d)(*call)
 
 
-@wrong(FLOPS, "head_dim is missing")
-def forgets_head_dim(*call):
-    return with_flops(lambda n, length, h, kv, d: n * 4 * length * h)(*call)
+@wrong(FLOPS, "The softmax was counted, too")
+def counts_the_softmax(*call):
+    return with_flops(lambda n, length, h, kv, d: n * h * length * (4 * d + 5))(*call)
 
 
 @wrong(INTENSITY, "upside down")
 def bytes_for_a_flop(*call):
     size, flops, _, seconds, bound = right(*call)
     return size, flops, size / flops, seconds, bound
-
-
-@wrong(INTENSITY, "cut off")
-def cuts_the_intensity(*call):
-    size, flops, _, seconds, bound = right(*call)
-    return size, flops, flops // size, seconds, bound
-
-
-@wrong(INTENSITY, "GPU's ridge")
-def intensity_of_the_gpu(*call):
-    size, flops, _, seconds, bound = right(*call)
-    return size, flops, call[-1].fp16_flops / call[-1].memory_bandwidth, seconds, bound
 
 
 @wrong(SECONDS, "they don't add up")
@@ -154,16 +112,10 @@ def always_moving(*call):
     return size, flops, intensity, size / call[-1].memory_bandwidth, bound
 
 
-@wrong(SECONDS, "Here moving takes longer")
-def the_faster_of_both(*call):
+@wrong(SECONDS, "two rates are swapped")
+def swaps_the_rates(*call):
     size, flops, intensity, _, bound = right(*call)
-    return size, flops, intensity, min(size / call[-1].memory_bandwidth, flops / call[-1].fp16_flops), bound
-
-
-@wrong(SECONDS, "microseconds")
-def in_microseconds(*call):
-    size, flops, intensity, seconds, bound = right(*call)
-    return size, flops, intensity, seconds * 1e6, bound
+    return size, flops, intensity, max(size / call[-1].fp16_flops, flops / call[-1].memory_bandwidth), bound
 
 
 @wrong(BOUND, "below the ridge")
@@ -176,17 +128,6 @@ def bounds_swapped(*call):
 def decode_is_always_bound_by_memory(*call):
     *rest, _ = right(*call)
     return *rest, "memory"
-
-
-@wrong(BOUND, "neither of the two names")
-def names_of_its_own(*call):
-    *rest, bound = right(*call)
-    return *rest, "bandwidth" if bound == "memory" else "flops"
-
-
-@wrong(BYTES, "Five things are asked for")
-def gives_the_seconds_alone(*call):
-    return right(*call)[3]
 
 
 @wrong(BYTES, "That is flops, in the place of bytes")

@@ -72,15 +72,6 @@ def never_rounds_registers(*kernel):
     return with_registers(lambda n, warps, target: target.registers_per_sm // (n * target.warp_size * warps))(*kernel)
 
 
-@wrong(UNITS, "handed out in units of 256: 33 registers x 32 threads = 1,056 -> 1,280")
-def rounds_registers_down(*kernel):
-    def count(n, warps, target):
-        a_warp = n * target.warp_size // target.register_unit * target.register_unit
-        return target.registers_per_partition // max(1, a_warp) * target.sub_partitions // warps
-
-    return with_registers(count)(*kernel)
-
-
 @wrong(UNITS, "Each warp is rounded up, not the block as a whole")
 def rounds_the_block_up(*kernel):
     def count(n, warps, target):
@@ -93,14 +84,6 @@ def rounds_the_block_up(*kernel):
 def one_large_register_file(*kernel):
     def count(n, warps, target):
         return target.registers_per_sm // (round_up(n * target.warp_size, target.register_unit) * warps)
-
-    return with_registers(count)(*kernel)
-
-
-@wrong(UNITS, "sub-partitions only")
-def one_sub_partition(*kernel):
-    def count(n, warps, target):
-        return target.registers_per_partition // round_up(n * target.warp_size, target.register_unit) // warps
 
     return with_registers(count)(*kernel)
 
@@ -119,31 +102,14 @@ def forgets_the_threads(*kernel):
     return with_registers(lambda n, warps, target: target.registers_per_sm // (n * warps))(*kernel)
 
 
-@wrong(UNITS, "registers, not bytes")
-def counts_register_bytes(*kernel):
-    def count(n, warps, target):
-        a_warp = 4 * round_up(n * target.warp_size, target.register_unit)
-        return target.registers_per_partition // a_warp * target.sub_partitions // warps
-
-    return with_registers(count)(*kernel)
-
-
-@wrong(UNITS, "Registers hardly count in your answer")
-def leaves_registers_out(*kernel):
-    return with_registers(lambda n, warps, target: math.inf)(*kernel)
-
-
 @wrong(RESERVED, "The driver keeps 1,024 bytes of every block")
 def forgets_the_reserved(*kernel):
     return with_shared(lambda size, target: target.shared_per_sm // max(1, round_up(size, target.shared_unit)))(*kernel)
 
 
-@wrong(RESERVED, "The driver keeps 1,024 bytes of every block")
-def reserves_once(*kernel):
-    def count(size, target):
-        return (target.shared_per_sm - target.reserved_shared) // max(1, round_up(size, target.shared_unit))
-
-    return with_shared(count)(*kernel)
+@wrong(RESERVED, "On sm_75 the driver keeps nothing")
+def always_reserves_a_kilobyte(*kernel):
+    return with_shared(lambda size, target: target.shared_per_sm // round_up(size + 1024, target.shared_unit))(*kernel)
 
 
 @wrong(SHARED, "handed out in units of 128 bytes: 32,560 + 1,024 -> 33,664")
@@ -151,23 +117,23 @@ def never_rounds_shared(*kernel):
     return with_shared(lambda size, target: target.shared_per_sm // max(1, size + target.reserved_shared))(*kernel)
 
 
-@wrong(SHARED, "the most one block may ask for")
-def divides_the_most_of_a_block(*kernel):
+@wrong(SHARED, "sm_75 hands shared memory out in units of 256 bytes: 10,800 + 0 -> 11,008")
+def always_units_of_128(*kernel):
     def count(size, target):
-        a_block = round_up(size + target.reserved_shared, target.shared_unit)
-        return target.max_shared_per_block // a_block if a_block else math.inf
+        a_block = round_up(size + target.reserved_shared, 128)
+        return target.shared_per_sm // a_block if a_block else math.inf
 
     return with_shared(count)(*kernel)
 
 
-@wrong(RESERVED, "Shared memory was left out")
-def leaves_shared_memory_out(*kernel):
-    return with_shared(lambda size, target: math.inf)(*kernel)
-
-
-@wrong(RESERVED, "On sm_75 the driver keeps nothing")
-def always_reserves_a_kilobyte(*kernel):
-    return with_shared(lambda size, target: target.shared_per_sm // round_up(size + 1024, target.shared_unit))(*kernel)
+@wrong(RESERVED, "those of a whole block")
+def shared_memory_of_a_warp(registers, shared_bytes, num_warps, target):
+    return smallest(
+        by_registers(registers, num_warps, target),
+        by_shared(shared_bytes * num_warps, target),
+        target.max_warps_per_sm // num_warps,
+        target.max_blocks_per_sm,
+    )
 
 
 @wrong(NO_SHARED, "takes no shared memory at all on sm_75")
@@ -176,13 +142,6 @@ def divides_by_no_shared_memory(*kernel):
         return target.shared_per_sm // round_up(size + target.reserved_shared, target.shared_unit)
 
     return with_shared(count)(*kernel)
-
-
-@wrong(WARPS, "places for 64 warps: 16 blocks of 4")
-def leaves_warps_out(registers, shared_bytes, num_warps, target):
-    return smallest(
-        by_registers(registers, num_warps, target), by_shared(shared_bytes, target), math.inf, target.max_blocks_per_sm
-    )
 
 
 @wrong(WARPS, "places for 48 warps, not 64")
@@ -205,16 +164,6 @@ def leaves_blocks_out(registers, shared_bytes, num_warps, target):
     )
 
 
-@wrong(BLOCKS, "places for 16 blocks, not 32")
-def always_32_blocks(registers, shared_bytes, num_warps, target):
-    return smallest(
-        by_registers(registers, num_warps, target),
-        by_shared(shared_bytes, target),
-        target.max_warps_per_sm // num_warps,
-        32,
-    )
-
-
 @wrong(FIRST, "equally few blocks, and registers comes first")
 def names_the_last_of_equals(registers, shared_bytes, num_warps, target):
     limits = [
@@ -226,46 +175,15 @@ def names_the_last_of_equals(registers, shared_bytes, num_warps, target):
     return min(reversed(limits), key=lambda limit: limit[0])
 
 
-@wrong(FIRST, "comes first")
-def names_by_the_alphabet(registers, shared_bytes, num_warps, target):
-    return min(
-        (by_registers(registers, num_warps, target), "registers"),
-        (by_shared(shared_bytes, target), "shared memory"),
-        (target.max_warps_per_sm // num_warps, "warps"),
-        (target.max_blocks_per_sm, "blocks"),
-    )
-
-
 @wrong(UNITS, "registers allow 12")
 def names_the_largest(*kernel):
     return right(*kernel)[0], "shared memory"
-
-
-@wrong(UNITS, "none of the four names")
-def names_of_its_own(*kernel):
-    return right(*kernel)[0], "regs"
 
 
 @wrong(UNITS, "warps on the SM")
 def gives_warps(registers, shared_bytes, num_warps, target):
     blocks, limiter = right(registers, shared_bytes, num_warps, target)
     return blocks * num_warps, limiter
-
-
-@wrong(UNITS, "this is float")
-def gives_a_share(registers, shared_bytes, num_warps, target):
-    blocks, limiter = right(registers, shared_bytes, num_warps, target)
-    return blocks * num_warps / target.max_warps_per_sm, limiter
-
-
-@wrong(UNITS, "Two things are asked for")
-def gives_the_blocks_alone(*kernel):
-    return right(*kernel)[0]
-
-
-@wrong(UNITS, "Two things are asked for")
-def forgets_to_return(*kernel):
-    right(*kernel)
 
 
 @wrong(TOO_LARGE, "Not even one block fits: shared memory won't do")

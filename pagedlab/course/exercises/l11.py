@@ -1,7 +1,6 @@
 """Lesson 11: how many blocks of a kernel fit on a multiprocessor, and how fast decoding could be at best."""
 
 import math
-import numbers
 from dataclasses import replace
 from itertools import product
 
@@ -59,6 +58,7 @@ RESERVED = kernels("shared memory", no_reserve, sizes=(16_384, 12_288, 81_920, 4
 RESERVED += [(24, 21_000, 4, "sm_75")]  # nothing is reserved there
 SHARED = kernels("shared memory", no_shared_units, sizes=SIZES, warps=(4,))
 SHARED += [(24, 40_960, 4, "sm_80")]  # four of them fill it to the last byte
+SHARED += [(24, 10_800, 4, "sm_75")]  # the oldest has larger units
 WARPS = kernels("warps", registers=(16, 24), sizes=(512, 1024), names=("sm_90", "sm_86", "sm_75"))
 BLOCKS = kernels("blocks", registers=(16, 32), sizes=(0, 512), warps=(1,))
 TIES = [(128, 40_960, 4, "sm_80"), (32, 0, 16, "sm_90"), (64, 0, 1, "sm_80"), (24, 28_160, 8, "sm_90")]
@@ -68,11 +68,17 @@ NO_SHARED = [(32, 0, 4, "sm_75"), (40, 0, 8, "sm_75")]
 
 PROBES = [one for group in (UNITS, FILES, RESERVED, SHARED, WARPS, BLOCKS) for one in group[:4] + group[-2:]]
 PROBES += kernels("registers", registers=(33, 41), warps=(2,), names=("sm_80",))  # rounding each warp, or the block
+PROBES += NO_SHARED[:1]
 
 
 def sum_of(it: Occupancy) -> str:
     """ "registers 12, shared memory 164, warps 16, blocks 32"."""
     return ", ".join(f"{name} {it.limits[name]}" for name in LIMITERS)
+
+
+def plain(value):
+    """A number of torch's or NumPy's as Python's."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def expect_blocks(answer, registers: int, shared_bytes: int, num_warps: int, name: str) -> None:
@@ -91,9 +97,11 @@ def expect_blocks(answer, registers: int, shared_bytes: int, num_warps: int, nam
             f"{call} returned {got!r:.80}",
             "return blocks_per_sm, limiter",
         )
-    blocks, limiter = got
+    blocks, limiter = map(plain, got)
     example = f"{call} returned ({blocks!r:.20}, {limiter!r:.30}), right is ({it.blocks_per_sm}, {it.limiter!r})"
-    if isinstance(blocks, bool) or not isinstance(blocks, numbers.Integral):
+    if isinstance(blocks, str):
+        raise Wrong("The number of blocks comes first, then the name.", example, "return blocks_per_sm, limiter")
+    if isinstance(blocks, bool) or not isinstance(blocks, int):
         hint = "A block fits or it doesn't. `//` rounds down, `/` gives a float."
         raise Wrong(f"A number of blocks is a whole number; this is {type(blocks).__name__}.", example, hint)
     if blocks != it.blocks_per_sm:
@@ -214,13 +222,13 @@ class Asked:
             raise Wrong(
                 message, f"{self.call} returned {got!r:.80}", "return Roofline(bytes, flops, intensity, seconds, bound)"
             )
-        self.got = dict(zip(FIELDS, got, strict=True))
+        self.got = dict(zip(FIELDS, map(plain, got), strict=True))
 
     def expect(self, field: str, slips) -> None:
         """slips: (value, message, hint)."""
         got, right = self.got[field], getattr(self.right, field)
         example = f"{self.call}\n{field}: {self.told(got)}, right is {self.told(right)}"
-        if isinstance(got, bool) or not isinstance(got, numbers.Real):
+        if isinstance(got, bool) or not isinstance(got, int | float):
             raise Wrong(
                 f"`{field}` is a number; this is {type(got).__name__}.", example, f"The order: {', '.join(FIELDS)}."
             )
@@ -236,7 +244,7 @@ class Asked:
 
     @staticmethod
     def told(value) -> str:
-        if isinstance(value, numbers.Integral):
+        if isinstance(value, int):
             return f"{value:,}"
         return (
             f"{value:,.1f}"
@@ -248,7 +256,9 @@ class Asked:
 
 
 def same(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=1e-9)
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return math.isclose(a, b, rel_tol=1e-6)  # float32 will do; the smallest slip is one token in 9,000
 
 
 def byte_slips(asked: Asked):
@@ -270,6 +280,14 @@ def byte_slips(asked: Asked):
     yield num_seqs * 2 * keys, "The queries and the output were left out.", small
     yield num_seqs * (2 * keys + q), "Queries are read and the output is written: one of them is missing.", small
     yield num_seqs * (2 * keys + 2 * kv_heads * dim * width), "There is a query for every query head.", small
+    yield num_seqs * (2 * keys + 2 * dim * width), "There is a query for every query head.", small
+    yield (
+        num_seqs * (2 * (keys + kv_heads * dim * width) + 2 * q),
+        f"That is a token too many: the new one is among the {length}.",
+        "A sequence attends over seq_len tokens, its newest included.",
+    )
+    yield num_seqs * (2 * keys // dim + 2 * q), "head_dim is missing.", "A key is head_dim numbers, and so is a value."
+    yield asked.right.bytes // dim, "head_dim is missing.", "A key is head_dim numbers, and so is a value."
     yield (
         num_seqs * 2 * keys + 2 * q,
         "Every sequence has a query and an output of its own.",
@@ -306,6 +324,9 @@ def flop_slips(asked: Asked):
     )
     yield right // num_seqs, "That is one sequence.", "Times num_seqs."
     yield right // dim, "head_dim is missing.", "A score is a sum over head_dim products."
+    for each in range(1, 7):
+        extra = each * num_seqs * heads * length
+        yield right + extra, "The softmax was counted, too.", "It is little beside the products. Leave it out."
     yield right * width, "FLOPs are counted, not bytes.", "How wide a number is does not matter for this count."
     yield (
         right * length,
@@ -377,6 +398,11 @@ def gives_seconds(answer, length, group, gpu):
             (moving + computing, f"They overlap, so they don't add up: {larger}.", slower),
             (right.seconds * 1e6, "Those are microseconds.", "Seconds are asked for: bytes / (bytes per second)."),
             (right.seconds * 1e3, "Those are milliseconds.", "Seconds are asked for: bytes / (bytes per second)."),
+            (
+                max(right.bytes / gpu.fp16_flops, right.flops / gpu.memory_bandwidth),
+                "The two rates are swapped.",
+                "Bytes go through memory_bandwidth, FLOPs through fp16_flops.",
+            ),
             (right.seconds / 4, "That is one sequence.", "Use the bytes and FLOPs of all of them."),
         ],
     )
