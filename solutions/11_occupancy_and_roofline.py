@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 11 · How full is the GPU, and does that matter?
 #
-# *About 75 minutes. You will compute how many blocks of a kernel fit on a GPU, exactly as NVIDIA does, and how fast
-# decoding could be at best. Then you will know which of the two to look at.*
+# *About 75 minutes. You will compute how many blocks of a kernel fit on a GPU, as NVIDIA does it. Then how fast
+# decoding could be at best, and which of the two to look at.*
 #
 # Lesson 10 filled the GPU with enough blocks. It took one number for granted: how many blocks an SM, a *streaming
 # multiprocessor*, holds at a time. Where does that number come from? And is more always better?
@@ -63,8 +63,8 @@ for tile, it in zip((16, 64), yours):
     print(f"measured: tile {tile}: {it.registers} registers, {it.shared_bytes:,} bytes shared, {it.num_warps} warps")
 
 # %% [markdown]
-# Other versions of Triton give other numbers. So that we talk about the same ones, take these two: the course's own
-# kernel, as Triton 3.7.1 compiled it when this was written. Registers of a thread, bytes of a block, warps of a block.
+# Other kernels and other versions of Triton give other numbers. So that we talk about the same ones, here are two of
+# the package's kernel, from Triton 3.7.1: registers of a thread, bytes of a block, warps of a block.
 
 # %%
 tile_16 = (64, 12_864, 4)
@@ -108,8 +108,8 @@ for registers in (32, 33, 40, 41, 64, 96, 128, 152, 255):
 #
 # ## Shared memory goes to blocks
 #
-# The tiles of K and V wait in shared memory. From the A100 on, the driver keeps 1 KB of every block for itself, and
-# the sum is rounded up to 128 bytes.
+# The tiles of K and V wait in shared memory. From the A100 on, the driver adds 1,024 bytes of its own to every block.
+# The sum is rounded up to 128 bytes.
 
 # %%
 for name, (_, shared_bytes, _) in {"tile 16": tile_16, "tile 64": tile_64}.items():
@@ -121,8 +121,7 @@ for name, (_, shared_bytes, _) in {"tile 16": tile_16, "tile 64": tile_64}.items
 # So shared memory allows four blocks of `tile_64` too. Both are scarce: with fewer registers alone, not one more
 # block would fit.
 #
-# These rules are not in every manual. NVIDIA ships them as code, `cuda_occupancy.h`, and Triton brings that file
-# along. The check below knows them from there.
+# NVIDIA ships these rules as code, `cuda_occupancy.h`, and Triton brings that file along.
 #
 # ## Exercise 11.1 · How many blocks fit
 #
@@ -134,10 +133,10 @@ for name, (_, shared_bytes, _) in {"tile 16": tile_16, "tile 64": tile_64}.items
 # 2. `shared_bytes` are those of a block, without what is reserved. They may be 0. On the oldest target nothing is
 #    reserved.
 # 3. Returns `(blocks_per_sm, limiter)`. The limiter is the scarcest of `"registers"`, `"shared memory"`, `"warps"`,
-#    `"blocks"`; of several that allow equally few, the first in that order.
+#    `"blocks"`. Of equals, it is the first in that order.
 # 4. What the SM hasn't got for one block gives 0 blocks.
 #
-# *Size of the answer: about 10 lines.* Stuck? `hint("occupancy")`.
+# *Size of the answer: about 11 lines.* Stuck? `hint("occupancy")`.
 
 # %% tags=["exercise"]
 import math
@@ -181,7 +180,7 @@ for name, shape in {"tile 16": tile_16, "tile 64": tile_64}.items():
 #
 # ## Your kernel on every GPU
 #
-# The same source, compiled for six architectures. `lift()` says what one more block would take. (On AMD's GPUs a warp
+# The same source, compiled for six architectures. `lift()` says what would let more blocks fit. (On AMD's GPUs a warp
 # is called a wave, and the SM a compute unit; `pagedlab.gpu.occupancy` knows their rules, too.)
 
 # %%
@@ -199,7 +198,7 @@ for name, it in compiled.items():
     print(f"measured: {name:10} {fits.blocks_per_sm} blocks, {fits.fraction:4.0%}, by {fits.limiter}; {fits.lift()}")
 
 # %% [markdown]
-# Now play with it. Choose a GPU, the tile, the warps of a block; it compiles again, and your kernel is marked on the
+# Now play with it. Choose a GPU, the tile, the warps of a block. It compiles again, and marks your kernel on the
 # curves. Which choice gets the most warps in? Which the most bytes?
 
 # %%
@@ -275,20 +274,20 @@ for tile, it in zip((16, 64), yours):
 #
 # ## When it does matter
 #
-# The kernel of lesson 8 wrote one token's K and V for one head: 256 bytes each, and done. With one warp a block, the
-# SM has places for 32 blocks.
+# The kernel of lesson 8 wrote one token's K and V for one head: 256 bytes each, and done. The package's takes 26
+# registers, no shared memory and one warp. The SM has places for 32 such blocks.
 #
 # **Guess first.** Is that enough on its way for an H200?
 
 # %%
-blocks, limiter = parts.occupancy(18, 0, 1, find("sm_90"))
+blocks, limiter = parts.occupancy(26, 0, 1, find("sm_90"))
 print(f"{blocks} blocks, limited by {limiter}: {blocks * 512:,} bytes on their way, {blocks / 64:.0%} occupancy")
 print(f"an H200 asks for {needed['H200']:,.0f}")
 
 # %% [markdown]
-# No. It has twice the occupancy of the decode kernel, and an eighth of the bytes. A kernel with little to do in each
-# block needs every place it can get, and this one should do more in each: several heads, say. (It moves little in
-# all, so nobody minds.)
+# No. It has twice the occupancy of `tile_64`, and an eighth of the bytes. A kernel with little to do in each block
+# needs every place it can get. Better, it does more in each: several heads, say. (This one moves little in all, so
+# nobody minds.)
 #
 # So occupancy is a means. Ask first: **how many bytes are on their way?** And then: how long would it take at best?
 #
@@ -331,7 +330,7 @@ for name, gpu in GPUS.items():
 #    the softmax.)
 # 3. `intensity`: FLOPs for a byte. `seconds`: the floor. `bound`: `"memory"` or `"compute"`.
 #
-# Returns all five in this order, as a `Roofline`. *Size of the answer: about 7 lines.* Stuck?
+# Returns all five in this order, as a `Roofline`. *Size of the answer: about 6 lines.* Stuck?
 # `hint("decode_roofline")`.
 
 # %% tags=["exercise"]
@@ -416,8 +415,8 @@ for gpu in GPUS.values():
     print(f"{gpu.name:8} {gpu.memory_bandwidth / 1e9:6,.0f} {32e3 * it.seconds:17.1f} ms {it.bound:>10} {busy:19.1%}")
 
 # %% [markdown]
-# As much faster as its memory is: 1.6 times. An H200 is an H100 with more and faster memory, and decodes 1.4 times as
-# fast with the same tensor cores. (34 GB of cache would not fit on the RTX cards at all.)
+# As much faster as its memory is: 1.6 times. An H200 is an H100 with more and faster memory. It decodes 1.4 times as
+# fast with the same tensor cores. (The cache alone is 34 GB: all the memory that an RTX 5090 has.)
 #
 # The last column is the whole story. FLOP/s are what a GPU is sold by, and in decoding they lie idle.
 #
@@ -425,7 +424,8 @@ for gpu in GPUS.values():
 #
 # A prompt brings many queries at once, and they share keys, as a group does.
 #
-# **Guess first.** From how many new tokens on does an H200 wait for arithmetic?
+# **Guess first.** A prompt of 4,096 tokens comes in chunks. From how many new tokens on does an H200 wait for
+# arithmetic?
 
 # %%
 from pagedlab.gpu.roofline import prefill_roofline
@@ -457,7 +457,7 @@ roofline_plot(["A100", "H200"], points)
 # The floor is arithmetic. A real kernel is judged by how near it comes: the floor divided by the time it took. The
 # vendor's bandwidth is out of reach, so beside it stands what a plain copy gets.
 #
-# With a GPU, `make bench-gpu` measures the course's kernels and others, in the source tree. Its last run:
+# With a GPU, `make bench-gpu` measures the course's kernels and others, in the source tree. Its last run, if there was one:
 
 # %%
 import json
@@ -481,19 +481,17 @@ else:
             print(f"measured: {shape['batch']:5} {shape['context']:8} {1e6 * took:9.1f} {of_copy:11.0%} {of_floor:>14}")
 
 # %% [markdown]
-# Only a clock can tell whether `tile_64` beats `tile_16`. The count above says that both can keep memory busy, and no
-# more than that.
+# Only a clock can tell whether `tile_64` beats `tile_16`. The count above says that both can keep memory busy, no more.
 #
-# Others have measured kernels of this kind. In
-# [Dao-AILab/flash-attention#1572](https://github.com/Dao-AILab/flash-attention/issues/1572), one with pages of 8
-# tokens reached 54 % of an H100's bandwidth. FlashInfer reports close to all of it, for long sequences. The course has
-# not repeated these.
+# Others have seen how much a tile can matter. In
+# [Dao-AILab/flash-attention#1572](https://github.com/Dao-AILab/flash-attention/issues/1572), FlashAttention-3 decoded
+# on an H20: another tile made it 1.7 times as fast. The course has not repeated this.
 
 # %% [markdown]
 # ## What you learned
 #
 # - An SM shares out registers, shared memory, and places for warps and blocks. The scarcest decides.
-# - Registers go to warps in units of 256, from one of four files. The driver takes a kilobyte of shared memory from
+# - Registers go to warps in units of 256, from one of four files. The driver adds 1,024 bytes of shared memory to
 #   every block.
 # - Occupancy is a means. What counts is bytes on their way: bandwidth × latency, 5 to 38 kB an SM.
 # - In 16 bits, decoding has about as many FLOPs a byte as a group has query heads. So it waits for memory, on every
