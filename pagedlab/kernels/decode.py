@@ -18,7 +18,7 @@ a B200 43. (`pagedlab kernels --kernel decode` compiles them again.)
 
                          registers   shared memory   programs on an SM   in flight
     sm_80 tile 64, 3 stages     94        39,168 B                   4      128 KB   the choice here
-    sm_90 tile 64, 3 stages     92        39,168 B                   5      160 KB
+    sm_90 tile 64, 3 stages     80        39,168 B                   5      160 KB
     sm_80 tile 64, 2 stages     80        38,912 B                   4      128 KB   every step waits for the table
     sm_80 tile 64, 5 stages     96        72,192 B                   2      128 KB   copies a step ahead
     sm_80 tile 32, 3 stages     72        21,632 B                   7      112 KB   twice the steps
@@ -126,11 +126,12 @@ def paged_decode_kernel(
         running_max = new_max
 
     total = tl.where(running_sum == 0.0, 1.0, running_sum)  # no tokens: zeros
-    out_offsets = seq * out_seq_stride + split * out_split_stride + heads[:, None] * out_head_stride + dims[None, :]
-    tl.store(out + out_offsets, (acc / total[:, None]).to(out.dtype.element_ty), mask=row_mask)
     if lse is not None:
         lse_offsets = seq * lse_seq_stride + heads * lse_head_stride + split
         tl.store(lse + lse_offsets, running_max + tl.log2(total), mask=rows < GROUP_SIZE)
+        row_mask &= (running_max != -float("inf"))[:, None]  # nobody reads what an empty split would write
+    out_offsets = seq * out_seq_stride + split * out_split_stride + heads[:, None] * out_head_stride + dims[None, :]
+    tl.store(out + out_offsets, (acc / total[:, None]).to(out.dtype.element_ty), mask=row_mask)
 
 
 @triton.jit

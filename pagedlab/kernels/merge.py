@@ -50,11 +50,10 @@ def merge_splits_kernel(
         splits = start + tl.arange(0, CHUNK)
         is_split = splits < num_splits
         lse = tl.load(partial_lse + splits, mask=is_split, other=-float("inf"))
-        mask = is_split[:, None] & (dims < HEAD_DIM)[None, :]
-        parts = tl.load(partial_out + splits.to(tl.int64)[:, None] * partial_out_split_stride, mask=mask, other=0.0)
         weights = tl.exp2(lse - safe_max)
-        # An empty split's weight is 0, but its output may hold anything, and 0 times NaN is NaN.
-        parts = tl.where(weights[:, None] > 0.0, parts, 0.0)
+        # An empty split's weight is 0, but nobody wrote its output, and 0 times NaN is NaN: leave it where it is.
+        mask = (lse != -float("inf"))[:, None] & (dims < HEAD_DIM)[None, :]
+        parts = tl.load(partial_out + splits.to(tl.int64)[:, None] * partial_out_split_stride, mask=mask, other=0.0)
         acc += tl.sum(weights[:, None] * parts, 0)
         total += tl.sum(weights, 0)
 
