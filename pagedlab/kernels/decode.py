@@ -207,7 +207,7 @@ def decode_launch(
     window: int = 0,
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
-    num_warps: int = 4,
+    num_warps: int | None = None,
     num_stages: int | None = None,
 ):
     """(grid, arguments, options) of the kernel: what launching, compiling and tracing it take.
@@ -289,6 +289,8 @@ def decode_launch(
         "UPCAST": upcast,
     }
     grid = num_seqs, num_kv_heads * blocks_needed(group_size, rows), num_splits
+    if num_warps is None:
+        num_warps = 8 if q.dtype == torch.float32 else 4  # with 4, products outside of the tensor cores spill on sm_90
     return grid, arguments, {"num_warps": num_warps, "num_stages": best_stages if num_stages is None else num_stages}
 
 

@@ -100,6 +100,7 @@ CASES: dict[str, Callable[[], Description]] = {
     "decode, head_dim 256": lambda: decode_case(head_dim=256),
     "decode, float32": lambda: decode_case(dtype=torch.float32),
     "prefill": lambda: prefill_case(),
+    "prefill, tile 32": lambda: prefill_case(tile=32),
     "write": lambda: write_case(),
     "copy": lambda: copy_case(),
     "merge, 8 splits": lambda: merge_case(),
