@@ -47,7 +47,7 @@ def run_kernel(answer, grid: Sequence[int], arguments: dict, call: str, **option
 
     calling(call)
     try:
-        with strict(), _at_most(LAUNCH_SECONDS):
+        with strict(), at_most(LAUNCH_SECONDS):
             launch(answer, grid, arguments, **options)
     except LaunchError as error:
         hint = "Arguments are known by their names. Keep those of the exercise; you may leave some out."
@@ -59,7 +59,7 @@ def run_kernel(answer, grid: Sequence[int], arguments: dict, call: str, **option
 
 
 @contextlib.contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
+def at_most(seconds: float) -> Iterator[None]:
     """Let the alarm of the check, if there is one, ring earlier."""
     left, started = signal.getitimer(signal.ITIMER_REAL)[0], monotonic()
     if left <= seconds:

@@ -25,22 +25,15 @@ ignores_the_table = slip(
 )
 forgets_to_scale = slip(FULL, "not scaled", ("axis=1) * scale", "axis=1)"))
 divides_by_the_scale = slip(FULL, "divided by `scale`", ("axis=1) * scale", "axis=1) / scale"))
-values_are_keys = slip(FULL, "", ("tl.load(value_cache + value_at", "tl.load(key_cache + value_at"))
 forgets_to_divide = slip(FULL, "sum to", (" / tl.sum(probs, axis=0)", ""))
-divides_by_the_length = slip(FULL, "sum to", ("/ tl.sum(probs, axis=0)", "/ seq_len"))
 powers_of_two = slip(FULL, "powers of 2", ("tl.exp(scores", "tl.exp2(scores"))
-sums_over_the_wrong_axis = slip(
-    FULL, "", ("tl.sum(query[None, :] * keys, axis=1)", "tl.sum(query[None, :] * keys, axis=0)")
-)
 always_the_first_row_of_the_table = slip(PROGRAMS, "", ("block_tables + seq * table_stride", "block_tables"))
-always_the_first_length = slip(TAIL, "", ("tl.load(seq_lens + seq)", "tl.load(seq_lens)"))
 always_the_first_kv_head = slip(
     PROGRAMS,
     "kv head 0",
     ("head * key_head_stride", "0 * key_head_stride"),
     ("head * value_head_stride", "0 * value_head_stride"),
 )
-writes_over_the_first_head = slip(PROGRAMS, "never written", (" + head * out_head_stride", ""))
 program_ids_the_other_way_round = slip(
     PROGRAMS, "", ("seq, head = tl.program_id(0), tl.program_id(1)", "seq, head = tl.program_id(1), tl.program_id(0)")
 )
@@ -75,12 +68,10 @@ loads_without_other = slip(
     ("value_at[:, None] + dims[None, :], mask=mask, other=0.0", "value_at[:, None] + dims[None, :], mask=mask"),
 )
 every_head_fills_its_tile = slip(HEAD_DIM, "HEAD_DIM", ("dims < HEAD_DIM", "dims < TILE_DIM"))
-heads_of_64 = slip(HEAD_DIM, "", ("dims < HEAD_DIM", "dims < 64"))
 tiles_as_wide_as_heads = slip(HEAD_DIM, "power of two", ("tl.arange(0, TILE_DIM)", "tl.arange(0, HEAD_DIM)"))
 queries_taken_for_packed = slip(
     STRIDES, "q may be a slice", ("seq * q_seq_stride", "seq * tl.num_programs(1) * HEAD_DIM")
 )
-slots_lie_one_behind_the_other = slip(STRIDES, "", ("slots * key_slot_stride", "slots * HEAD_DIM"))
 values_by_the_strides_of_the_keys = slip(
     STRIDES,
     "value_cache",
@@ -90,7 +81,6 @@ values_by_the_strides_of_the_keys = slip(
     ),
 )
 exp_without_a_maximum = slip(LARGE, "exp overflows above 88", ("scores - tl.max(scores, axis=0)", "scores"))
-largest_is_zero_or_more = slip(LARGE, "", ("tl.max(scores, axis=0)", "tl.maximum(tl.max(scores, axis=0), 0.0)"))
 a_finite_number_for_minus_infinity = slip(
     LARGE, "", ("tl.max(scores, axis=0)", "tl.maximum(tl.max(scores, axis=0), -5e4)")
 )

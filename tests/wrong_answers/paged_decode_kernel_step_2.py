@@ -21,16 +21,7 @@ def slip(promise, says, *changes):
     return wrong(promise, says)(altered(paged_decode_kernel_step_2, *changes))
 
 
-a_tile_is_a_block = slip(
-    ONE,
-    "",
-    ("positions // BLOCK_SIZE", "start // TILE + 0 * positions"),
-    ("positions % BLOCK_SIZE", "positions - start"),
-)
 positions_taken_for_slots = slip(ONE, "", ("slots = positions % BLOCK_SIZE", "slots = positions"))
-the_same_block_in_every_tile = slip(
-    TILES, "", ("table + positions // BLOCK_SIZE", "table + (positions - start) // BLOCK_SIZE")
-)
 ignores_the_table = slip(
     ONE, "", ("tl.load(table + positions // BLOCK_SIZE, mask=stored, other=0)", "(positions // BLOCK_SIZE)")
 )
@@ -38,9 +29,7 @@ never_rescales = slip(
     TILES, "sum and values both", ("running_sum * shrink +", "running_sum +"), ("acc * shrink +", "acc +")
 )
 rescales_the_sum_only = slip(TILES, "sum and values both", ("acc * shrink +", "acc +"))
-rescales_the_values_only = slip(TILES, "", ("running_sum * shrink +", "running_sum +"))
 shrinks_the_wrong_way = slip(ONE, "", ("tl.exp(running_max - new_max)", "tl.exp(new_max - running_max)"))
-keeps_the_old_maximum = slip(TILES, "", ("        running_max = new_max\n", ""))
 a_maximum_for_each_tile = slip(
     TILES,
     "",
@@ -48,7 +37,6 @@ a_maximum_for_each_tile = slip(
     ("running_sum * shrink +", "running_sum +"),
     ("acc * shrink +", "acc +"),
 )
-the_last_tile_only = slip(TILES, "not read", ("running_sum * shrink +", ""), ("acc * shrink +", ""))
 whole_tiles_only = slip(TAIL, "not read", ("range(0, seq_len, TILE)", "range(0, seq_len // TILE * TILE, TILE)"))
 masks_the_scores_only = slip(
     TAIL,
@@ -60,11 +48,8 @@ table_read_behind_its_end = slip(
 )
 dead_lanes_weigh_something = slip(TAIL, "sum to", ('axis=1) * scale, float("-inf"))', "axis=1) * scale, 0.0)"))
 one_length_for_all = slip(BATCH, "", ("tl.load(seq_lens + seq)", "tl.load(seq_lens)"))
-first_row_of_the_table = slip(BATCH, "", ("block_tables + seq * table_stride", "block_tables"))
 the_table_is_packed = slip(BATCH, "", ("seq * table_stride", "seq * ((seq_len + BLOCK_SIZE - 1) // BLOCK_SIZE)"))
-no_groups = slip(GROUPS, "", ("kv_head = head // GROUP_SIZE", "kv_head = head"))
 groups_in_turn = slip(GROUPS, "kv head", ("head // GROUP_SIZE", "head % (tl.num_programs(1) // GROUP_SIZE)"))
-queries_by_kv_head = slip(GROUPS, "", ("head * q_head_stride", "kv_head * q_head_stride"))
 block_stride_from_the_heads = slip(
     STRIDES, "key_cache", ("blocks * key_block_stride", "blocks * (tl.num_programs(1) // GROUP_SIZE * key_head_stride)")
 )
@@ -85,7 +70,6 @@ leaves_before_it_stores = slip(
     ),
 )
 starts_at_zero = slip(LARGE, "largest of nothing", ('float("-inf"), 0.0\n', "0.0, 0.0\n"))
-starts_at_a_large_negative_number = slip(LARGE, "largest of nothing", ('float("-inf"), 0.0\n', "-1e4, 0.0\n"))
 exp_without_a_maximum = slip(
     LARGE,
     "exp overflows above 88",

@@ -387,26 +387,25 @@ def group_far(answer, case):
 
 def compiles(answer, lens=(100, 30), **case):
     """What a usual layer needs: heads of 128 numbers, blocks of 16, tiles of 64."""
-    if tally["right"] == tally["tried"]:
-        note(f"Right on all {tally['right']} launches.")
-    inputs = DecodeInputs(lens, head_dim=128, tile=64, num_kv_heads=2, **case)
+    note(f"Right on all {tally['right']} launches.")
+    inputs = DecodeInputs(lens, head_dim=128, tile=64, num_kv_heads=8, **case)
     compiled_notes(answer, inputs.arguments(), call=calling(inputs.told()), num_warps=4, num_stages=3)
 
 
 COMPILES = "It compiles for an A100 (sm_80) and an H100 (sm_90)"
 
 
-@promise(COMPILES)
+@promise(COMPILES, of_right_answers=True)
 def one_head_compiles(answer):
     compiles(answer, lens=[60, 30], head_grid=True, block_size=64)
 
 
-@promise(COMPILES)
+@promise(COMPILES, of_right_answers=True)
 def head_compiles(answer):
     compiles(answer, head_grid=True, group_size=4)
 
 
-@promise(COMPILES)
+@promise(COMPILES, of_right_answers=True)
 def group_compiles(answer):
     compiles(answer, group_size=4)
 
