@@ -18,7 +18,7 @@ LAUNCH_SECONDS = 6.0  # one launch of a check takes 0.1 s, so this one is stuck
 
 COMPILING = "The interpreter is Python and forgives much. A compiler has to know every type and shape beforehand."
 
-MISTAKES = {  # by the name of the strict interpreter's error, or by words of the assertion that it runs into
+MISTAKES = {  # by the name of the strict interpreter's error, or by words of the error that it runs into
     "OutOfBounds": (
         "It {said}.",
         "A GPU would not say so: it reads or overwrites what lies there. Which lanes must be off, and which offset is "
@@ -29,6 +29,10 @@ MISTAKES = {  # by the name of the strict interpreter's error, or by words of th
     "overflow": (
         "A product or sum has outgrown 32 bits: {said}.",
         "In a large pool, block * stride passes 2**31. `.to(tl.int64)` on the block's number, before the product.",
+    ),
+    "cannot be block type if pointer argument is not a block": (
+        "A tile goes to one pointer: {said}.",
+        "Each lane needs its own place: a pointer plus a tile of offsets, as for the load.",
     ),
     "Input shapes should have": (
         "A GPU can't multiply tiles this small: {said}",
@@ -77,7 +81,7 @@ def _told(error, call: str) -> Wrong:
     original, said = error.original, str(error.original) or type(error.original).__name__
     where = f"line {error.line.number}: {error.line.text}" if error.line else ""
     for sign, (message, hint) in MISTAKES.items():
-        if sign == type(original).__name__ or (isinstance(original, AssertionError) and sign in said):
+        if sign == type(original).__name__ or (isinstance(original, (AssertionError, ValueError)) and sign in said):
             return Wrong(message.format(said=said), f"{call}\nin program {error.program}", hint, where=where)
     return Wrong(f"Your answer raised {error_text(original)}", call, where=where)
 
