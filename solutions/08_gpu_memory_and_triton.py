@@ -41,11 +41,11 @@ multiply_adds = h100.fp16_flops / 2
 print(f"{multiply_adds / numbers:.0f} multiply-adds for each number that arrives")
 
 # %% [markdown]
-# Now decode: a number of a key is multiplied once by each query head that shares it. In SmolLM2 those are three. So the
-# arithmetic waits for numbers, nearly all the time. What counts is the way they come.
+# In decode, each query head that shares a key multiplies its numbers once. In SmolLM2 three heads share it. So the
+# arithmetic waits for numbers, nearly all the time.
 #
 # The chip is made of *streaming multiprocessors*, SMs for short; an H100 has 132. Arithmetic happens in them, with
-# numbers in **registers**. Each SM also has **shared memory**, for what threads hand to each other. All SMs share one
+# numbers in **registers**. Each SM also has **shared memory**, where its units hand numbers on. All SMs share one
 # **L2** cache. Behind it, off the chip, lies the **memory** with the model and the pages.
 #
 # **Guess first.** Registers and shared memory are near. Add up all of an H100's. How many tokens of SmolLM2 in 16 bits,
@@ -150,7 +150,7 @@ except KernelError as error:
 # %% [markdown]
 # ## A mask
 #
-# So lanes can be switched off. A **mask** is a tile of yes and no:
+# A **mask**, a tile of yes and no, switches lanes off:
 
 
 # %%
@@ -347,7 +347,7 @@ for block in (2_000, 3_000):
     print(f"block {block:,}: {int(out[0]):14,} in 32 bits, {int(out[1]):13,} in 64")
 
 # %% [markdown]
-# Near 2,000, a pool of some gigabytes. The product wraps around without a word. Then the program crashes
+# From block 2,148, in a pool of some gigabytes. The product wraps around without a word. Then the program crashes
 # ([yhfgyyf/vllm-deepseek-v4-sm89#51](https://github.com/yhfgyyf/vllm-deepseek-v4-sm89/pull/51)), or reads other data
 # and goes on ([vllm-project/vllm#50427](https://github.com/vllm-project/vllm/issues/50427)). So `.to(tl.int64)`,
 # **before** the product. Our `walk_kernel` has just this mistake. Where?
@@ -412,7 +412,8 @@ def kv_write_kernel(
 check("kv_write_kernel", kv_write_kernel)
 
 # %% [markdown]
-# The check ran it in `strict()`, in pools full of NaN. Then a compiler read it, for two GPUs; its findings stand below.
+# The check ran it in `strict()`, in pools full of NaN. Then a compiler read it, for an A100 (sm_80) and an H100
+# (sm_90).
 
 # %%
 parts = your_parts("block_allocator", "slot_mapping", "write_kv", "generate_cached", "kv_write_kernel")
@@ -466,8 +467,8 @@ TileViewer(trace(parts.kv_write_kernel, grid, arguments), axes=("token", "KV hea
 # %% [markdown]
 # ## Compiled, for a GPU that is not here
 #
-# Triton's compiler runs anywhere. In a process of its own, it makes machine code for an H100 (sm_90) from your kernel.
-# The keys are those of Llama-3.1-8B in 16 bits: 8 heads of 128 numbers.
+# Triton's compiler needs no GPU. Here it makes machine code for an H100 (sm_90) from your kernel. The keys
+# are those of Llama-3.1-8B in 16 bits: 8 heads of 128 numbers.
 
 # %%
 from pagedlab.gpu.compiled import compile_kernel
@@ -485,19 +486,21 @@ made = compile_kernel(parts.kv_write_kernel, arguments, target="sm_90", **option
 made
 
 # %% [markdown]
+# No *spill*: the registers were enough. 32 *blocks* per SM: so many programs fit at once.
+#
 # A click below the tables opens the code. **PTX** is NVIDIA's language for all its GPUs, **SASS** is what an H100
 # really runs. In SASS, find `LDG` (load) and `STG` (store), and your mask: the `@P` in front of them.
 #
 # One program is run by a *warp*, 32 threads in step. `LDG.E.128` moves 128 bits, 16 bytes, for each thread: that is
-# the most.
+# the most. To give each so many, our launch makes the tile 256 lanes wide.
 #
 # **Guess first.** A head is 128 numbers of 2 bytes. How many of the 32 threads have anything to move?
 
 # %%
-print(128 * 2 // 16, "of 32")
+print(arguments["TILE_DIM"] * 2 // 32, "bytes a thread, and", 128 * 2 // 16, "of 32 threads have some")
 
 # %% [markdown]
-# One instruction moves a whole key.
+# The mask turns the others off. One instruction moves a whole key.
 #
 # **Guess first.** 16 bytes at once need an address that 16 divides. At a launch, Triton looks at your pointers and
 # strides, and tells the compiler which of them 16 divides. What if it doesn't? And what if a head has 100 numbers?
@@ -510,10 +513,10 @@ for name, one in (("as launched", made), ("without hints", blind), ("heads of 10
     print(f"measured: {name:13} {one.summary()}")
 
 # %% [markdown]
-# Both move in small pieces, and nobody warns you: **what a kernel is called with decides as much as its text.** (If
-# your strides are `tl.constexpr`, the last line looks better. Why?)
+# Both move in small pieces: **what a kernel is called with decides as much as its text.** (A stride that is
+# `tl.constexpr` makes the last line better: the compiler then sees that 4 divides it.)
 #
-# Other chips: an A100, a B200, and AMD's MI300X, whose warps have 64 threads, so that 8 bytes each are enough.
+# Other chips: A100, B200, and AMD's MI300X (gfx942). Its warps have 64 threads, so 8 bytes each are enough.
 
 # %%
 for target in ("sm_80", "sm_100", "gfx942"):
@@ -546,8 +549,8 @@ for order in ("in order", "reversed"):
     print(f"{order:9} block 2 holds {blocks[2].tolist()}")
 
 # %% [markdown]
-# It depends. The interpreter runs programs one after the other, so it always shows the same result. A GPU may show
-# either. A kernel is right only if **no program reads what another writes**. Our `copy_blocks` refuses such pairs.
+# It depends. The interpreter runs programs one after the other; a GPU may show either. A kernel is right only
+# if **no program reads what another writes**. Our `copy_blocks` refuses such pairs.
 #
 # Second, the lanes that are off. Without `other`, they hold anything. The interpreter says 0, and `strict()` says NaN:
 
@@ -593,5 +596,5 @@ print("strict:     ", total.item())
 # %% [markdown]
 # ## Next
 #
-# Lesson 9, *The kernel itself*: attention over pages, as a program that loads tiles, multiplies, and keeps `largest`,
-# `total` and `mixed` in registers.
+# Lesson 9, *The kernel itself*: attention over pages, as a program that loads tiles, multiplies, and keeps
+# `running_max`, `running_sum` and `acc` in registers.

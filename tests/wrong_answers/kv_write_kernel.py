@@ -90,7 +90,8 @@ masks_stores_only = changed(
     ("+ head * keys_head_stride + dims, mask=mask)", "+ head * keys_head_stride + dims)"),
 )
 tile_of_head_dim = changed(POWER, "power of 2", ("tl.arange(0, TILE_DIM)", "tl.arange(0, HEAD_DIM)"))
-mask_is_one_short = changed(ONE, "there is still nothing", ("dims < HEAD_DIM", "dims < HEAD_DIM - 1"))
+tile_of_256 = changed(POWER, "256 of 320 numbers", ("tl.arange(0, TILE_DIM)", "tl.arange(0, 256)"))
+mask_is_one_short = changed(ONE, "1 of 2 numbers were stored", ("dims < HEAD_DIM", "dims < HEAD_DIM - 1"))
 
 # Addresses.
 one_pointer_for_a_tile = changed(
