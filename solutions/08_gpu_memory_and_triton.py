@@ -66,10 +66,10 @@ picture
 print(picture.table())
 
 # %% [markdown]
-# (The figures are the vendors'; `gpus.find("A100").source` names the paper.)
+# (`gpus.find("A100").source` names the vendor's paper.)
 #
 # The pages must be far. So a good kernel brings each number over the long road **once**, does everything with it, and
-# keeps what it still needs in registers. All that follows serves this.
+# keeps what it still needs in registers.
 
 # %% [markdown]
 # ## A program
@@ -299,7 +299,7 @@ viewer = TileViewer(
 viewer
 
 # %% [markdown]
-# As text, the moment that is shown:
+# As text:
 
 # %%
 print(viewer.table())
