@@ -47,6 +47,7 @@ class GraphReplay:
     def __init__(self, model: Llama, pool: PagedKVCache, kernels):
         self._model, self._pool, self._kernels = model, pool, kernels
         self._steps: dict[tuple[int, int], PaddedStep] = {}
+        self._streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
         self._works = (
             type(model) is Llama
             and model.device.type == pool.device.type == "cuda"
@@ -72,9 +73,9 @@ class GraphReplay:
         if step is None:
             if len(self._steps) == MOST_KEPT:
                 self._steps.clear()
-            step = PaddedStep(self._model, self._pool, self._kernels, *size)
-            step.set(batch)
             try:
+                step = PaddedStep(self._model, self._pool, self._kernels, *size)
+                step.set(batch)
                 step.graph = self._record(step)
             except RuntimeError as error:  # torch's own errors, also for what cannot be recorded
                 self._works = False
@@ -90,16 +91,20 @@ class GraphReplay:
         with torch.cuda.device(self._model.device):
             if not self._steps:  # none that share one
                 self._workspace = torch.cuda.graph_pool_handle()
-            # First as any other step: kernels are compiled, and libraries make what they need, which no graph may do.
-            # Aside, as CUDA wants it. The slots are written again with the same numbers when the graph is launched.
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                step.run()
-            torch.cuda.current_stream().wait_stream(aside)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._workspace):
-                step.run()
+            if self._streams is None:  # for all recordings: cuBLAS keeps memory for every stream that it has seen
+                self._streams = torch.cuda.Stream(), torch.cuda.Stream()
+            aside, recorded = self._streams
+            here = torch.cuda.current_stream()
+            with torch.cuda.stream(here):  # and here again at the end: a recording that fails stays on its stream
+                # First as any other step: kernels are compiled, and libraries make what they need, which no graph may
+                # do. Aside, as CUDA wants it. The slots are written again with the same numbers by the graph.
+                aside.wait_stream(here)
+                with torch.cuda.stream(aside):
+                    step.run()
+                here.wait_stream(aside)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=self._workspace, stream=recorded):
+                    step.run()
         return graph
 
 

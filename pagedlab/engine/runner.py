@@ -36,6 +36,8 @@ class ModelRunner:
             raise ValueError(f"the model has {len(model.layers)} layers, the pool {pool.num_layers}")
         if pool.dtype != model.dtype:
             raise TypeError(f"the model computes in {model.dtype}, the pool holds {pool.dtype}")
+        if pool.device != model.device:
+            raise ValueError(f"the model is on {model.device}, the pool on {pool.device}")
         heads, dim = model.config.num_key_value_heads, model.config.head_dim
         if (pool.num_kv_heads, pool.head_dim) != (heads, dim):
             raise ValueError(

@@ -179,5 +179,7 @@ def test_a_pool_that_does_not_fit_the_model(tiny):
         ModelRunner(tiny, PagedKVCache(2, 4, 2, 4, 8, torch.bfloat16))
     with pytest.raises(ValueError, match="2 kv heads of 8"):
         ModelRunner(tiny, PagedKVCache(2, 4, 1, 4, 8))
+    with pytest.raises(ValueError, match="model is on cpu, the pool on meta"):
+        ModelRunner(tiny, PagedKVCache(2, 4, 2, 4, 8, device="meta"))
     with pytest.raises(ValueError, match="backend"):
         ModelRunner(tiny, PagedKVCache(2, 4, 2, 4, 8), backend="abacus")
