@@ -37,6 +37,7 @@ class DecodeInputs:
     layout: how the caches lie: "apart", "interleaved" (a block's values behind its keys, in one tensor), "slots first"
     ([num_blocks, block_size, num_kv_heads, head_dim]), or "padded values" (8 unused numbers behind every value).
     first_block: is added to all block ids. The caches are then the end of a much larger pool (see `_far_away`).
+    scale: None for 1 / sqrt(head_dim). unused: what slots without a token hold.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class DecodeInputs:
         sliced=(),
         layout="apart",
         first_block=0,
+        scale=None,
+        unused=math.nan,
         seed=0,
         **pool,
     ):
@@ -59,9 +62,16 @@ class DecodeInputs:
         self.sliced, self.layout, self.first_block = sliced, layout, first_block
         self.num_heads = num_kv_heads * group_size
         self.q = (1.5 * randn(seed + 1000, len(self.pages.lens), self.num_heads, head_dim)).half()
-        self.keys, self.values = self.pages.key_cache.half(), self.pages.value_cache.half()
-        self.scale = 1 / math.sqrt(head_dim)
+        self.keys, self.values = (
+            cache.half().nan_to_num(unused) for cache in (self.pages.key_cache, self.pages.value_cache)
+        )
+        self.unused = unused
+        self.scale = 1 / math.sqrt(head_dim) if scale is None else scale
         self.story = ""  # what else a reader should know
+        if scale is not None:
+            self.story = f"scale is {scale:g}, and 1 / sqrt(HEAD_DIM) would be {1 / math.sqrt(head_dim):.4g}"
+        if not math.isnan(unused):
+            self.story = f"slots that hold no token hold {unused:g}"
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -162,9 +172,10 @@ def power_of_two(number: int) -> int:
 
 
 def _slice(tensor: torch.Tensor, wider: int) -> torch.Tensor:
-    """The same numbers as the first of more heads, as the queries of a fused qkv are."""
-    more = torch.full((len(tensor), wider, tensor.shape[2]), math.nan, dtype=tensor.dtype)
-    return torch.cat([tensor, more], dim=1)[:, : tensor.shape[1]]
+    """The same numbers as the first of more heads, as the queries of a fused qkv are, each with 8 more behind it."""
+    num_seqs, num_heads, head_dim = tensor.shape
+    whole = torch.full((num_seqs, num_heads + wider, head_dim + 8), math.nan, dtype=tensor.dtype)
+    return whole[:, :num_heads, :head_dim].copy_(tensor)
 
 
 def _lay_out(keys: torch.Tensor, values: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -306,7 +317,7 @@ def _told_error(error, call: str, hint: str) -> Wrong:
 
 def _explain(answer, inputs: DecodeInputs, call: str) -> None:
     """Raise `Wrong` for the first head whose weights are wrong. Returns when they are right or can't be had."""
-    clean = inputs.keys.nan_to_num(0)
+    clean = inputs.keys.nan_to_num(0, posinf=0)
     try:
         got = _weights(inputs, lambda values: inputs.run(answer, keys=clean, values=values))
     except Exception:
@@ -355,8 +366,13 @@ def _explain_keys(answer, inputs: DecodeInputs, sequence: int, head: int, call: 
 
 def _accuse_scale(got, inputs: DecodeInputs, call: str, close: float) -> None:
     """What the usual slips with the scale give."""
-    scale = inputs.scale
+    scale, usual = inputs.scale, 1 / math.sqrt(inputs.pages.head_dim)
     suspects = (
+        *(
+            [(usual, "The scores were scaled by 1 / sqrt(HEAD_DIM), not by `scale`.", "Some models scale otherwise.")]
+            if scale != usual
+            else []
+        ),
         (1.0, "The scores were not scaled.", "Multiply them by `scale`."),
         (scale * scale, "The scores were scaled twice.", "`scale` is 1 / sqrt(head_dim) already."),
         (1 / scale, "The scores were divided by `scale`.", "Multiply: it is 1 / sqrt(head_dim)."),
@@ -378,11 +394,12 @@ def _accuse_scale(got, inputs: DecodeInputs, call: str, close: float) -> None:
 
 def _accuse_nan(answer, inputs: DecodeInputs, want, call: str, close: float) -> None:
     """The weights are right, so something else that is multiplied by them isn't: the NaN of slots nobody wrote."""
-    keys, values = inputs.keys.nan_to_num(0), inputs.values.nan_to_num(0)
-    clean = "\nWith zeros instead of NaN in those slots of {} the result is right."
+    keys, values = inputs.keys.nan_to_num(0, posinf=0), inputs.values.nan_to_num(0, posinf=0)
+    what = f"{inputs.unused:g}".replace("nan", "NaN")
+    clean = f"\nWith zeros instead of {what} in those slots of {{}} the result is right."
     if _right(answer, inputs, want, close, values=values):
         raise Wrong(
-            "NaN came in through the values: slots that hold no token have a weight of 0, and 0 * NaN is NaN.",
+            f"NaN came in through the values: slots that hold no token have a weight of 0, and 0 * {what} is NaN.",
             call + clean.format("value_cache"),
             "Mask the load of the values as well, with other=0.0. Masking the scores is not enough.",
         )

@@ -24,10 +24,10 @@ ignores_the_table = slip(
     ("tl.load(block_tables + seq * table_stride).to(tl.int64)", "seq.to(tl.int64)"),
 )
 forgets_to_scale = slip(FULL, "not scaled", ("axis=1) * scale", "axis=1)"))
-divides_by_the_scale = slip(FULL, "divided by `scale`", ("axis=1) * scale", "axis=1) / scale"))
+scale_worked_out = slip(FULL, "not by `scale`", ("axis=1) * scale", "axis=1) * (1 / HEAD_DIM**0.5)"))
 forgets_to_divide = slip(FULL, "sum to", (" / tl.sum(probs, axis=0)", ""))
 powers_of_two = slip(FULL, "powers of 2", ("tl.exp(scores", "tl.exp2(scores"))
-always_the_first_row_of_the_table = slip(PROGRAMS, "", ("block_tables + seq * table_stride", "block_tables"))
+rows_of_the_table_one_wide = slip(PROGRAMS, "", ("block_tables + seq * table_stride", "block_tables + seq"))
 always_the_first_kv_head = slip(
     PROGRAMS,
     "kv head 0",
@@ -68,10 +68,9 @@ loads_without_other = slip(
     ("value_at[:, None] + dims[None, :], mask=mask, other=0.0", "value_at[:, None] + dims[None, :], mask=mask"),
 )
 every_head_fills_its_tile = slip(HEAD_DIM, "HEAD_DIM", ("dims < HEAD_DIM", "dims < TILE_DIM"))
+heads_of_128_at_most = slip(HEAD_DIM, "", ("tl.arange(0, TILE_DIM)", "tl.arange(0, 128)"))
 tiles_as_wide_as_heads = slip(HEAD_DIM, "power of two", ("tl.arange(0, TILE_DIM)", "tl.arange(0, HEAD_DIM)"))
-queries_taken_for_packed = slip(
-    STRIDES, "q may be a slice", ("seq * q_seq_stride", "seq * tl.num_programs(1) * HEAD_DIM")
-)
+queries_taken_for_packed = slip(STRIDES, "q may be a slice", ("head * q_head_stride", "head * HEAD_DIM"))
 values_by_the_strides_of_the_keys = slip(
     STRIDES,
     "value_cache",
@@ -81,8 +80,8 @@ values_by_the_strides_of_the_keys = slip(
     ),
 )
 exp_without_a_maximum = slip(LARGE, "exp overflows above 88", ("scores - tl.max(scores, axis=0)", "scores"))
-a_finite_number_for_minus_infinity = slip(
-    LARGE, "", ("tl.max(scores, axis=0)", "tl.maximum(tl.max(scores, axis=0), -5e4)")
+empty_slots_in_the_maximum = slip(
+    LARGE, "", ("tl.max(scores, axis=0)", "tl.max(tl.where(stored, scores, 0.0), axis=0)")
 )
 products_in_float16 = slip(
     EXACT,
@@ -92,6 +91,9 @@ products_in_float16 = slip(
         "key_at[:, None] + dims[None, :], mask=mask, other=0.0).to(tl.float32)",
         "key_at[:, None] + dims[None, :], mask=mask, other=0.0)",
     ),
+)
+values_summed_in_float16 = slip(
+    EXACT, "", ("tl.sum(probs[:, None] * values, axis=0)", "tl.sum((probs[:, None] * values).to(tl.float16), axis=0)")
 )
 queries_scaled_in_float16 = slip(
     EXACT,

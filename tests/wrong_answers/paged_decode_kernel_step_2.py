@@ -38,10 +38,11 @@ a_maximum_for_each_tile = slip(
     ("acc * shrink +", "acc +"),
 )
 whole_tiles_only = slip(TAIL, "not read", ("range(0, seq_len, TILE)", "range(0, seq_len // TILE * TILE, TILE)"))
-masks_the_scores_only = slip(
+takes_nan_away = slip(
     TAIL,
-    "0 * NaN",
+    "0 * inf",
     ("value_at[:, None] + dims[None, :], mask=mask", "value_at[:, None] + dims[None, :], mask=in_head[None, :]"),
+    ("acc = acc * shrink +", "values = tl.where(values == values, values, 0.0)\n        acc = acc * shrink +"),
 )
 table_read_behind_its_end = slip(
     TAIL, "of block_tables", ("positions // BLOCK_SIZE, mask=stored, other=0)", "positions // BLOCK_SIZE)")
@@ -70,6 +71,7 @@ leaves_before_it_stores = slip(
     ),
 )
 starts_at_zero = slip(LARGE, "largest of nothing", ('float("-inf"), 0.0\n', "0.0, 0.0\n"))
+scores_in_float16 = slip(LARGE, "", ("axis=1) * scale,", "axis=1).to(tl.float16) * scale,"))
 exp_without_a_maximum = slip(
     LARGE,
     "exp overflows above 88",

@@ -10,7 +10,7 @@ from pagedlab.course.promise import Exercise, calling, note, promise
 from pagedlab.course.tensors import randn
 
 
-def launches(name: str, *cases: dict):
+def launches(name: str, *cases):
     """A promise that holds for each of these launches. The simplest come first: a report shows the first that fails."""
 
     def wrap(holds):
@@ -26,29 +26,36 @@ def launches(name: str, *cases: dict):
 # --- what all three steps have in common ------------------------------------------------------------------------------
 
 
-def with_scores(inputs: DecodeInputs, shifts, heads=()) -> DecodeInputs:
-    """The first number of queries and keys makes the scores of each tile of 16 tokens about one of `shifts`.
+def with_scores(inputs: DecodeInputs, shifts, heads=(), short=0) -> DecodeInputs:
+    """The first two numbers of queries and keys make the scores of each tile of 16 tokens about one of `shifts`.
 
-    heads: what the scores of each head are multiplied by (1 where it says nothing).
+    heads: what the scores of each head are multiplied by (1 where it says nothing). short: tokens that the last tile
+    has less than 16 (see `tokens`).
 
     All are multiples of 1/16 and come out exact in float32, whatever the order of a sum. Where they are in the
     thousands, a tile's scores are all the same: an answer in base 2 multiplies them by log2(e), and float32 rounds the
     product there by more than the weights may differ.
     """
     pages = inputs.pages
-    inputs.q[..., 1:], inputs.keys[..., 1:] = 0, torch.where(inputs.keys[..., 1:].isnan(), math.nan, 0)
-    inputs.q[..., 0] = 16 / inputs.scale  # a key's first number is then a sixteenth of its score
+    inputs.q[:], inputs.keys[:] = 0, torch.where(inputs.keys.isnan(), math.nan, 0)
+    inputs.q[..., :2] = 16 / inputs.scale  # a key's first two numbers are then a sixteenth of its score
     for head, factor in enumerate(heads):
-        inputs.q[:, head, 0] *= factor
+        inputs.q[:, head] *= factor
     small = (8 * randn(pages.seed, pages.lens[0])).round().clamp(-24, 24) / 128
     for position in range(pages.lens[0]):
         shift = shifts[position // 16]
         block, slot = pages.where(0, position)
-        inputs.keys[block, :, slot, 0] = shift / 16 + (small[position] if abs(shift) < 1000 else 0)
+        inputs.keys[block, :, slot, 0] = shift / 16
+        inputs.keys[block, :, slot, 1] = small[position] if abs(shift) < 1000 else 0
     inputs.story = f"the scores of its tiles of 16 tokens are about {', '.join(f'{shift:,}' for shift in shifts)}"
     if heads:
         inputs.story += f", times {list(heads)} in its heads"
     return inputs
+
+
+def tokens(case: dict) -> list[int]:
+    """How many there are in a case of `with_scores`."""
+    return [16 * len(case["shifts"]) - case.get("short", 0)]
 
 
 def with_large_products(inputs: DecodeInputs) -> DecodeInputs:
@@ -63,6 +70,18 @@ def with_large_products(inputs: DecodeInputs) -> DecodeInputs:
     for half, sign in ((0, 1), (1, -1)):
         inputs.keys[..., half::2] = torch.where(written[..., None], (sign * keys).half(), math.nan)
     inputs.story = "queries about 20 and keys about 10: products of hundreds, which all but cancel in the sum"
+    return inputs
+
+
+def with_large_values(inputs: DecodeInputs) -> DecodeInputs:
+    """Weights that are all the same, and values whose sum is small beside its parts: float16 can't hold those."""
+    pages = inputs.pages
+    inputs.q[:] = 0
+    for position in range(pages.lens[0]):
+        block, slot = pages.where(0, position)
+        about = 1000 if position < pages.lens[0] // 2 else -1000
+        inputs.values[block, :, slot] += about
+    inputs.story = "all scores are 0; values are about 1,000 in the first half, about -1,000 in the second"
     return inputs
 
 
@@ -87,6 +106,7 @@ def one_block(answer, case: dict, hint: str, change=lambda inputs: inputs, **opt
     dict(lens=[16]),
     dict(lens=[16], seed=3),
     dict(lens=[32], block_size=32, tile=32, head_dim=32),
+    dict(lens=[16], scale=0.75),
 )
 def step_1_full(answer, case):
     one_block(answer, case, "Scores, softmax over the slots, weighted sum of the values: then store it.")
@@ -97,6 +117,7 @@ def step_1_full(answer, case):
     dict(lens=[16], num_kv_heads=3),
     dict(lens=[16, 16]),
     dict(lens=[16, 16, 16], num_kv_heads=2),
+    dict(lens=[16, 16], extra_columns=2),
 )
 def step_1_programs(answer, case):
     one_block(answer, case, "Program (i, h) takes q[i, h], row i of the table, kv head h of its block, and out[i, h].")
@@ -109,6 +130,8 @@ def step_1_programs(answer, case):
     dict(lens=[15, 16]),
     dict(lens=[3], block_size=3),
     dict(lens=[2], block_size=3),
+    dict(lens=[50], block_size=64, tile=64),
+    dict(lens=[5], unused=math.inf),
 )
 def step_1_tail(answer, case):
     one_block(answer, case, "Slots from seq_len on hold no token, and slots from BLOCK_SIZE on are another head's.")
@@ -119,6 +142,7 @@ def step_1_tail(answer, case):
     dict(lens=[16], head_dim=80),
     dict(lens=[7], head_dim=24, num_kv_heads=2),
     dict(lens=[9], head_dim=128),
+    dict(lens=[9], head_dim=200),
 )
 def step_1_head_dim(answer, case):
     one_block(answer, case, "TILE_DIM is HEAD_DIM or the next power of two. Mask dims from HEAD_DIM on.")
@@ -139,14 +163,21 @@ def step_1_strides(answer, case):
 @launches(
     "Large and very negative scores do no harm",
     *(dict(shifts=[shift]) for shift in (0, 400, -400, -110, 4000, -60_000)),
+    dict(shifts=[-60_000], short=5),
 )
 def step_1_large(answer, case):
-    one_block(answer, dict(lens=[16]), LARGE_HINT, lambda inputs: with_scores(inputs, **case), explained=False)
+    one_block(answer, dict(lens=tokens(case)), LARGE_HINT, lambda inputs: with_scores(inputs, **case), explained=False)
 
 
-@launches("Products and sums are in float32", dict(lens=[16], head_dim=80), dict(lens=[16], head_dim=24, seed=5))
+@launches(
+    "Products and sums are in float32",
+    (with_large_products, dict(lens=[16], head_dim=80)),
+    (with_large_products, dict(lens=[16], head_dim=24, seed=5)),
+    (with_large_values, dict(lens=[16])),
+)
 def step_1_exact(answer, case):
-    one_block(answer, case, EXACT_HINT, with_large_products, explained=False)
+    change, case = case
+    one_block(answer, case, EXACT_HINT, change, explained=False)
 
 
 # --- step 2: the loop -------------------------------------------------------------------------------------------------
@@ -157,6 +188,7 @@ def step_1_exact(answer, case):
     dict(lens=[16]),
     dict(lens=[16], block_size=4),
     dict(lens=[32], tile=32, head_dim=32),
+    dict(lens=[16], scale=0.75),
 )
 def step_2_one_tile(answer, case):
     one_block(answer, case, "As in step 1. A tile may lie in several blocks: each token asks the table for its own.")
@@ -180,6 +212,7 @@ TAILS = (
     dict(lens=[5], block_size=48, tile=32),
     dict(lens=[70], block_size=16, tile=64),
     dict(lens=[1], block_size=1, tile=64),
+    dict(lens=[17], unused=math.inf),
 )
 TAILS_HINT = "In the last tile, only positions below seq_len count: for the table, the keys, the scores and the values."
 
@@ -209,6 +242,7 @@ def step_2_batch(answer, case):
     dict(lens=[5], group_size=2, num_kv_heads=2),
     dict(lens=[20], group_size=3, num_kv_heads=3, head_dim=80),
     dict(lens=[3], group_size=5),
+    dict(lens=[20], group_size=2, head_dim=200),
 )
 def step_2_groups(answer, case):
     one_block(answer, case, "Head h reads kv head h // GROUP_SIZE, and its query and its row of out are its own.")
@@ -252,23 +286,25 @@ LARGE = tuple(
         [-60_000],
         [4000, -60_000, 400],
     )
-)
+) + (dict(shifts=[-60_000], short=5),)
 
 
 @launches("Large and very negative scores do no harm", *LARGE)
 def step_2_large(answer, case):
-    shifts = case["shifts"]
-    one_block(
-        answer, dict(lens=[16 * len(shifts)]), LARGE_HINT, lambda inputs: with_scores(inputs, shifts), explained=False
-    )
+    one_block(answer, dict(lens=tokens(case)), LARGE_HINT, lambda inputs: with_scores(inputs, **case), explained=False)
 
 
-EXACT = (dict(lens=[40], head_dim=80), dict(lens=[16], head_dim=24, seed=5))
+EXACT = (
+    (with_large_products, dict(lens=[40], head_dim=80)),
+    (with_large_products, dict(lens=[16], head_dim=24, seed=5)),
+    (with_large_values, dict(lens=[272])),
+)
 
 
 @launches("Products and sums are in float32", *EXACT)
 def step_2_exact(answer, case):
-    one_block(answer, case, EXACT_HINT, with_large_products, explained=False)
+    change, case = case
+    one_block(answer, case, EXACT_HINT, change, explained=False)
 
 
 FAR = (dict(lens=[20], block_size=1, spare_blocks=40_000, seed=1), dict(lens=[32, 16], first_block=9_000_000))
@@ -292,6 +328,7 @@ def whole(answer, case: dict, hint: str, change=lambda inputs: inputs, **options
     dict(lens=[16], group_size=4),
     dict(lens=[16, 16], group_size=4, num_kv_heads=2),
     dict(lens=[32], group_size=2, tile=32, head_dim=32),
+    dict(lens=[16], group_size=4, scale=0.75),
 )
 def group_one_tile(answer, case):
     whole(answer, case, "Rows are query heads: scores = tl.dot(queries, tl.trans(keys)), one maximum and sum a row.")
@@ -327,6 +364,7 @@ def group_batch(answer, case):
     dict(lens=[5], group_size=8, num_kv_heads=2),
     dict(lens=[20], group_size=17, num_kv_heads=2),
     dict(lens=[5], group_size=24, num_kv_heads=2),
+    dict(lens=[5], group_size=40),
 )
 def group_sizes(answer, case):
     whole(
@@ -351,6 +389,7 @@ def group_order(answer, case):
     dict(lens=[7], head_dim=24, num_kv_heads=2, group_size=4),
     dict(lens=[20], head_dim=64, group_size=3, num_kv_heads=3),
     dict(lens=[9], head_dim=128, group_size=4),
+    dict(lens=[9], head_dim=200, group_size=4),
 )
 def group_head_dim(answer, case):
     whole(answer, case, "TILE_DIM is HEAD_DIM or the next power of two. Mask dims from HEAD_DIM on.")
@@ -368,13 +407,14 @@ def group_empty(answer, case):
 
 @launches("Large and very negative scores do no harm", *LARGE, dict(shifts=[-400], heads=[1, 0, -1, 1]))
 def group_large(answer, case):
-    inputs = dict(lens=[16 * len(case["shifts"])], group_size=4)
+    inputs = dict(lens=tokens(case), group_size=4)
     whole(answer, inputs, LARGE_HINT, lambda inputs: with_scores(inputs, **case), explained=False)
 
 
-@launches("Products and sums are in float32", *(dict(group_size=4, **case) for case in EXACT))
+@launches("Products and sums are in float32", *EXACT)
 def group_exact(answer, case):
-    whole(answer, case, EXACT_HINT, with_large_products, explained=False)
+    change, case = case
+    whole(answer, dict(group_size=4, **case), EXACT_HINT, change, explained=False)
 
 
 @launches("Large pools", *(dict(group_size=4, **case) for case in FAR))
