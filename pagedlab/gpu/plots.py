@@ -222,21 +222,21 @@ class Waves:
         self.count = ceil(programs / self.slots)
         self.last = programs - (self.count - 1) * self.slots
         self.share = programs / (self.count * self.slots)
-        """Of all places for programs, in all waves, those that have one."""
+        """Of the slots of all waves, those that have a program."""
 
     def rows(self) -> list[int]:
-        """How many multiprocessors are at work: for each wave, and in it for each place that one has for a program."""
+        """How many multiprocessors are at work: for each wave, and in it for each slot of a multiprocessor."""
         waves = [self.slots] * (self.count - 1) + [self.last]
         return [
-            max(0, min(self.num_sms, wave - place * self.num_sms))
+            max(0, min(self.num_sms, wave - slot * self.num_sms))
             for wave in waves[:MOST_WAVES]
-            for place in range(self.blocks_per_sm)
+            for slot in range(self.blocks_per_sm)
         ]
 
     def in_short(self) -> str:
         waves = "1 wave" if self.count == 1 else f"{self.count:,} waves"
         programs = "1 program" if self.programs == 1 else f"{self.programs:,} programs"
-        return f"{programs} for {self.slots:,} places, {waves}, {100 * self.share:.0f} % at work"
+        return f"{programs} for {self.slots:,} slots, {waves}, {100 * self.share:.0f} % at work"
 
     def in_words(self) -> str:
         idle = max(0, self.num_sms - self.last)
@@ -249,7 +249,7 @@ def _waves(axes, each: Waves, name: str) -> None:
     busy = each.rows()
     for row, count in enumerate(busy):
         y = row + 0.25 * (row // each.blocks_per_sm)  # a gap between waves
-        axes.barh(y, each.num_sms, height=0.9, color="#FFFFFF", hatch="....", edgecolor="#B6BEC7", linewidth=0.5)
+        axes.barh(y, each.num_sms, height=0.9, color="#EDF0F3", edgecolor="#B6BEC7", linewidth=0.5)
         axes.barh(y, count, height=0.9, color="#0072B2", edgecolor=INK, linewidth=0.5)
         axes.vlines(
             range(1, each.num_sms), y - 0.45, y + 0.45, color="white", linewidth=0.8 if each.num_sms < 200 else 0.4

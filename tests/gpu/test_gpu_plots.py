@@ -113,16 +113,16 @@ class TestWaves:
     def test_one_sequence_leaves_most_of_an_h100_idle(self):
         picture = waves_plot({"1 split": 8, "16 splits": 128}, 132)
         first, second = picture.figure.axes
-        assert [bar.get_width() for bar in first.patches] == [132, 8]  # the places, and those at work
+        assert [bar.get_width() for bar in first.patches] == [132, 8]  # the slots, and those at work
         assert [bar.get_width() for bar in second.patches] == [132, 128]
-        assert "1 split: 8 programs for 132 places, 1 wave, 6 % at work; 124 of 132 SMs have nothing to do." in repr(
+        assert "1 split: 8 programs for 132 slots, 1 wave, 6 % at work; 124 of 132 SMs have nothing to do." in repr(
             picture
         )
         assert picture.table().rows[1] == ("16 splits", 128, 1, 128, "97 %")
 
     def test_a_last_wave_that_is_nearly_empty(self):
         says = repr(waves_plot(110, 108))
-        assert "110 programs for 108 places, 2 waves, 51 % at work; the last wave has 2; 106 of 108 SMs" in says
+        assert "110 programs for 108 slots, 2 waves, 51 % at work; the last wave has 2; 106 of 108 SMs" in says
 
     @given(st.integers(1, 5000), st.integers(1, 200), st.integers(1, 8))
     def test_every_program_is_drawn_once(self, programs, num_sms, blocks_per_sm):
