@@ -34,6 +34,14 @@ MISTAKES = {  # by the name of the strict interpreter's error, or by words of th
         "A tile goes to one pointer: {said}.",
         "Each lane needs its own place: a pointer plus a tile of offsets, as for the load.",
     ),
+    "range must be a power of 2": (
+        "A tile's side must be a power of 2: {said}.",
+        "Take the size that is given as one (TILE_DIM, say), and mask what lies beyond.",
+    ),
+    "must be of type tl.constexpr": (
+        "A tile's size must be known when the kernel is compiled: {said}.",
+        "A `tl.constexpr` is known by then. A number that comes with the launch is not.",
+    ),
     "Input shapes should have": (
         "A GPU can't multiply tiles this small: {said}",
         "The inner dimension of `tl.dot` is at least 16 on every NVIDIA GPU. The tile of tokens is one of them.",
