@@ -47,12 +47,12 @@ for name in ("SmolLM2-135M", "Llama-3.1-8B"):
 from pagedlab.gpu.plots import waves_plot
 
 llama = KNOWN_MODELS["Llama-3.1-8B"]
-waves_plot({"1 sequence": 8, "16 sequences": 128, "67 sequences": 536}, h100.num_sms, 4)
+waves_plot({"1 sequence": 8, "16 sequences": 128}, h100.num_sms, 4)
 
 # %% [markdown]
 # ## Waves
 #
-# Many sequences fill the slots by themselves. But look at the last row. 536 programs are 8 more than there are slots.
+# Many sequences fill the slots by themselves: 66 make 528 programs. With 67 there are 536, 8 more than slots.
 #
 # **Guess first.** All programs take equally long. How much of the GPU's time is used with 528 programs, and how much
 # with 536?
@@ -74,8 +74,11 @@ for num_seqs in (1, 16, 65, 66, 67, 100, 132):
 # (Real programs don't end all at once, so real waves blur. The loss at the end stays.)
 
 # %%
+waves_plot({"67 sequences": 536}, h100.num_sms, 4)
+
+# %%
 batches = range(1, 257)
-figure, axes = plt.subplots(figsize=(7, 3), dpi=85, facecolor="white")
+figure, axes = plt.subplots(figsize=(7, 3), dpi=75, facecolor="white")
 for name, colour, style in (("Llama-3.1-8B", "#0072B2", "-"), ("SmolLM2-135M", "#D55E00", "--")):
     kv_heads = KNOWN_MODELS[name].num_key_value_heads
     used = [100 * wave_efficiency(num_seqs * kv_heads, slots) for num_seqs in batches]
@@ -88,8 +91,8 @@ plt.show()
 # %% [markdown]
 # ## A third dimension
 #
-# The grid has a free dimension. Let program (sequence, kv head, **split**) read only a part of the tokens. Eight
-# programs become 8 × splits. This is *flash decoding*.
+# A grid has three dimensions, and lesson 9 uses two. Let program (sequence, kv head, **split**) read only a part of the
+# tokens. Eight programs become 8 × splits. This is *flash decoding*.
 #
 # **Guess first.** The 32,768 tokens are 512 tiles of 64. 528 slots for 8 programs: that is 66 splits. Good?
 
@@ -108,7 +111,7 @@ print(f"after {math.ceil(tiles / per_split)} splits no tile is left")
 # %% [markdown]
 # ## Exercise 10.1 · How many splits
 #
-# `programs` is sequences × kv heads, `slots` is SMs × blocks per SM, `tiles` is the length in tiles, rounded up. (GPUs
+# `programs` is sequences × kv heads, `slots` is SMs × blocks per SM. `tiles` is the length in tiles, rounded up. (GPUs
 # call a running program a block too. It has nothing to do with our blocks of tokens.)
 #
 # 1. Nothing to win: with `programs` at 80 % of `slots` or more, or with one tile or none, the answer is 1.
@@ -117,7 +120,7 @@ print(f"after {math.ceil(tiles / per_split)} splits no tile is left")
 # 3. Each count fills its waves to some share: `wave_efficiency(programs * splits, slots)`. Find the best.
 # 4. Return the **smallest** count whose share is at least 0.85 of the best.
 #
-# *Size of the answer: about 10 lines.* Stuck? `hint("choose_num_splits")`.
+# *Size of the answer: about 9 lines.* Stuck? `hint("choose_num_splits")`.
 
 
 # %% tags=["exercise"]
@@ -158,7 +161,7 @@ for seq_len in lengths:
     print(f"{seq_len:8}", *(f"{splits_for(llama, 1, seq_len, GPUS[name]):5}" for name in three))
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), dpi=85, facecolor="white", sharey=True)
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), dpi=75, facecolor="white", sharey=True)
 batches = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
 for name, (colour, marker) in three.items():
     look = {"color": colour, "marker": marker, "label": name, "markersize": 4}
@@ -189,7 +192,7 @@ waves_plot({"1 split": 8, f"{splits} splits": 8 * splits}, h100.num_sms, 4)
 # %% [markdown]
 # The rule is only as good as its numbers. One library believed in 120 multiprocessors on a GPU with 304
 # ([ROCm/rocm-libraries#9739](https://github.com/ROCm/rocm-libraries/pull/9739)). A server never made more than 8
-# splits; with up to 64, a step at 120,000 tokens was up to 3.5 times as fast
+# splits. With up to 64, a step at 120,000 tokens was up to 3.5 times as fast
 # ([sgl-project/sglang#27786](https://github.com/sgl-project/sglang/pull/27786)).
 
 # %% [markdown]
@@ -228,7 +231,7 @@ smol.model(ids[:-1], sequence)
 logits = smol.model(ids[-1:], sequence)  # one new token: `watched` is called in each layer
 
 # %%
-layer = 22
+layer = 22  # one of the 30
 q = queries[layer][None].half()
 key_cache, value_cache = pool.key_cache(layer).half(), pool.value_cache(layer).half()
 block_tables = torch.tensor([sequence.table.blocks], dtype=torch.int32)
@@ -258,7 +261,7 @@ print("out:", list(partial_out.shape), partial_out.dtype, "lse:", list(partial_l
 # **Guess first.** Here the lse is to base 2. Which function turns it into the weight of its split?
 
 # %%
-head = 5
+head = 5  # one of the 9
 weights = torch.exp2(partial_lse[0, head])
 for split, share in enumerate(weights / weights.sum()):
     print(f"split {split}: lse {partial_lse[0, head, split]:.1f}, {100 * share:.0f} % of head {head}'s attention")
@@ -303,12 +306,12 @@ grid, arguments, options = decode_launch(
 arguments["out"].fill_(math.nan)
 launch(paged_decode_kernel, grid, arguments, **options)
 print("lse of the short one:", [round(lse, 1) for lse in arguments["lse"][1, head].tolist()])
-print("out of its last split is all zeros:", not arguments["out"][1, head, 2].any())
+print("out of its last split is still all NaN:", bool(arguments["out"][1, head, 2].isnan().all()))
 
 # %% [markdown]
-# 40 tokens fit into its first split. The other two have seen nothing: the logarithm of 0 is `-inf`. Our kernel writes
-# zeros as their `out`. Others write nothing, to save time, and there the merge finds whatever lay in that memory
-# ([ROCm/aiter#4420](https://github.com/ROCm/aiter/pull/4420)). A weight of 0 does not help: 0 × NaN is NaN.
+# 40 tokens fit into its first split. The other two have seen nothing: the logarithm of 0 is `-inf`. As their `out` the
+# kernel writes nothing, to save time. So a merge finds whatever lay in that memory, and a weight of 0 does not help:
+# 0 × NaN is NaN. It has happened ([ROCm/aiter#4420](https://github.com/ROCm/aiter/pull/4420)).
 
 # %% [markdown]
 # ## Exercise 10.2 · The merge kernel
@@ -322,7 +325,7 @@ print("out of its last split is all zeros:", not arguments["out"][1, head, 2].an
 # 3. Tiles have powers of 2: `SPLITS` and `TILE_DIM` are the next ones. What lies beyond is not read, not written.
 # 4. Strides are given, except where numbers lie side by side: the last dimension of each.
 #
-# *Size of the answer: about 14 lines.* `check` runs it in the strict interpreter, then compiles it for two GPUs. Stuck?
+# *Size of the answer: about 17 lines.* `check` runs it in the strict interpreter, then compiles it for two GPUs. Stuck?
 # `hint("merge_splits_kernel")`.
 
 
@@ -398,7 +401,7 @@ print(f"measured: {different} of {merged.numel()} numbers differ, by at most {(m
 
 # %%
 a_len = sequence.num_tokens
-b_table = [block for block in sequence.table.blocks[: a_len // 16] * 3]
+b_table = sequence.table.blocks[: a_len // 16] * 3
 pair_tables = torch.full((2, len(b_table)), -1, dtype=torch.int32)
 pair_tables[0, : len(sequence.table.blocks)] = block_tables[0]
 pair_tables[1] = torch.tensor(b_table, dtype=torch.int32)
@@ -421,11 +424,12 @@ for tokens in pair_lens.tolist():
 
 # %% [markdown]
 # A fixed **count** makes the splits longer when B comes, so A is cut elsewhere. A fixed **size** always cuts A at the
-# same tokens. B only adds splits that are empty for A. (The merge must play along: ours goes through 16 splits at a
-# time, in order, so that empty ones at the end add zeros and nothing else.) This is *batch invariance*, and servers fix
-# the size to get it ([sgl-project/sglang#10425](https://github.com/sgl-project/sglang/pull/10425)).
+# same tokens. B only adds splits that are empty for A. (The merge must play along. The package's goes through 8 splits
+# at a time, in order. Empty ones at the end add zeros, and nothing else.)
 #
-# It has a price: a size good for one user is too small for a full batch, where no splits were needed.
+# This is *batch invariance*. Servers fix the size to get it
+# ([sgl-project/sglang#10425](https://github.com/sgl-project/sglang/pull/10425)), and so does
+# `pagedlab/kernels/triton_backend.py`, at 256 tokens. It has a price: in a full batch no splits were needed.
 
 # %% [markdown]
 # ## What splitting costs
@@ -505,11 +509,12 @@ def job(tile, num_warps=4, num_stages=3, target="sm_90", kernel=paged_decode_ker
 
 
 # %% [markdown]
-# `sm_90` is the H100. A program has 4 warps of 32 threads here. Copies run ahead of the step that needs them, and
-# `num_stages` says how far.
+# `sm_90` is the H100. A program has 4 warps of 32 threads here. *Copies* go from the cache straight into shared memory,
+# 16 bytes a thread. They run ahead of the step that needs them, and `num_stages` says how far. *Loads* are of 16 bytes
+# too, but into registers; *narrow* ones have less.
 #
-# **Guess first.** A tile of 64 tokens, keys and values: 32 KB in shared memory, of 228 on an SM. Which tile keeps most
-# bytes on the way to an SM: 16, 32, 64 or 128?
+# **Guess first.** An SM has 228 KB of shared memory, and a tile of 64 tokens (keys and values) takes 32. With which
+# tile are most bytes on the way to an SM: 16, 32, 64 or 128?
 
 # %%
 tiles = (16, 32, 64, 128)
@@ -528,8 +533,9 @@ for tile, compiled in by_tile.items():
     row(f"tile {tile}, 4 warps, 3 stages", compiled)
 
 # %%
-figure, panels = plt.subplots(1, 3, figsize=(8.5, 2.8), dpi=85, facecolor="white")
+figure, panels = plt.subplots(1, 3, figsize=(8.5, 2.8), dpi=75, facecolor="white")
 labels = [str(tile) for tile in tiles]
+# of a step, keys and values of all programs on an SM
 under_way = [one.occupancy.blocks_per_sm * 2 * tile * llama.head_dim * 2 / 1024 for tile, one in by_tile.items()]
 drawn = (
     ("registers a thread", "registers", [one.registers for one in by_tile.values()], "#0072B2", ""),
@@ -545,12 +551,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# *Copies* go from the cache straight into shared memory, 16 bytes a thread, while the program does other things.
-# *Loads* are of 16 bytes too, but into registers; *narrow* ones have less. All three are counted in the program's code.
-#
-# The last panel is what all programs of an SM ask for together, a step each. A larger tile needs more registers and
-# shared memory, so fewer programs fit. Yet more bytes are under way. A tile of 16 has the fullest SM and the emptiest
-# memory bus. Lesson 11 says how many bytes are enough.
+# Copies and loads are counted in the program's code. The last panel is what all programs of an SM ask for together, a
+# step each. A larger tile needs more registers and shared memory, so fewer programs fit. Yet more bytes are under way.
+# A tile of 16 has the fullest SM and the emptiest memory bus. Lesson 11 says how many bytes are enough.
 #
 # ## Warps and stages
 #
