@@ -50,6 +50,7 @@ def kv_write(keys, values, key_cache, value_cache, slot_mapping, backend: str = 
             raise ValueError(f"{name} are {_shape(new)}; this cache takes [num_tokens, {num_kv_heads}, {head_dim}]")
         if new.dtype != cache.dtype:
             raise TypeError(f"{name} are {new.dtype}, their cache is {cache.dtype}")
+        _check_device(name, new, cache)
     slots = _integers("slot_mapping", slot_mapping, dims=1, device=key_cache.device)
     if not len(keys) == len(values) == len(slots):
         raise ValueError(
@@ -198,6 +199,7 @@ def _check_batch(q, key_cache, value_cache, block_tables, seq_lens):
         raise ValueError(f"{q.shape[1]} query heads cannot share {num_kv_heads} kv heads equally")
     if q.dtype != key_cache.dtype:
         raise TypeError(f"q is {q.dtype}, the cache is {key_cache.dtype}")
+    _check_device("q", q, key_cache)
     tables = _integers("block_tables", block_tables, dims=2, device=q.device)
     lens = _integers("seq_lens", seq_lens, dims=1, device=q.device)
     if len(tables) != len(lens):
@@ -217,6 +219,12 @@ def _check_caches(key_cache, value_cache) -> None:
             f"key_cache is {key_cache.dtype}, value_cache is {value_cache.dtype}: use one of "
             f"{', '.join(map(str, TYPES))} for both"
         )
+    _check_device("value_cache", value_cache, key_cache)
+
+
+def _check_device(name, tensor, cache) -> None:
+    if tensor.device != cache.device:
+        raise ValueError(f"{name} is on {tensor.device}, the cache on {cache.device}: both must be on one device")
 
 
 def _check_tables(tables, lens, key_cache) -> None:

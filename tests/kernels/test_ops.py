@@ -182,6 +182,16 @@ WRONG_CALLS = {
     "slots that are not whole": (lambda w: w(slots=[0.0, 1.0]), TypeError, "slot_mapping must be whole numbers"),
     "heads first": (lambda w: w(keys=torch.zeros(3, 2, 8)), ValueError, r"keys are \[3, 2, 8\].*\[num_tokens, 3, 8\]"),
     "another type": (lambda w: w(values=torch.zeros(2, 3, 8).half()), TypeError, "values are torch.float16"),
+    "another device": (
+        lambda w: w(keys=torch.zeros(2, 3, 8, device="meta")),
+        ValueError,
+        "keys is on meta, the cache on cpu",
+    ),
+    "caches apart": (
+        lambda w: w(value_cache=torch.zeros(8, 3, 4, 8, device="meta")),
+        ValueError,
+        "value_cache is on meta",
+    ),
     "unlike caches": (lambda w: w(value_cache=torch.zeros(8, 3, 4, 9)), ValueError, r"\[8, 3, 4, 8\].*\[8, 3, 4, 9\]"),
 }
 
@@ -245,6 +255,7 @@ def test_a_copy_that_fails_copies_nothing(pairs, error, words):
         (dict(q=torch.zeros(2, 4, 7)), ValueError, "num_heads, 8"),
         (dict(q=torch.zeros(2, 3, 8)), ValueError, "3 query heads cannot share 2 kv heads"),
         (dict(q=torch.zeros(2, 4, 8, dtype=torch.bfloat16)), TypeError, "q is torch.bfloat16"),
+        (dict(q=torch.zeros(2, 4, 8, device="meta")), ValueError, "q is on meta, the cache on cpu"),
         (dict(q=torch.zeros(3, 4, 8)), ValueError, "3 queries for 2 sequences"),
     ],
 )
