@@ -63,6 +63,8 @@ def _wrong_kind(exercise: Exercise, answer) -> Failure | None:
     if exercise.kind == "kernel" and not carry.is_kernel(answer):
         if isinstance(answer, types.FunctionType):
             return Failure("", "This is a plain function. A kernel has `@triton.jit` in the line above its `def`.", got)
+        if hasattr(answer, "fn"):
+            return Failure("", f"Your answer {carry.no_kernel(answer)}.", got)
         return Failure("", "Hand over the kernel itself, without launching it.", got)
     if exercise.kind == "function" and (isinstance(answer, type) or not callable(answer)):
         return Failure("", "Hand over the function itself, without calling it.", got)

@@ -42,6 +42,10 @@ MISTAKES = {  # by the name of the strict interpreter's error, or by words of th
         "A tile's size must be known when the kernel is compiled: {said}.",
         "A `tl.constexpr` is known by then. A number that comes with the launch is not.",
     ),
+    "`_semantic` argument must be provided": (
+        "A function of Triton's was called by a bare name, which the interpreter does not see.",
+        "`import triton.language as tl`, and `tl.load`, `tl.store`, ... instead of `from triton.language import *`.",
+    ),
     "Input shapes should have": (
         "A GPU can't multiply tiles this small: {said}",
         "The inner dimension of `tl.dot` is at least 16 on every NVIDIA GPU. The tile of tokens is one of them.",

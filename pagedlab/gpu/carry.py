@@ -41,6 +41,16 @@ def is_kernel(thing) -> bool:
     return _decorator(thing) is not None
 
 
+def no_kernel(thing) -> str:
+    """Why this is no kernel: a sentence that goes on after what it is called."""
+    if is_kernel(getattr(thing, "fn", None)) or type(thing).__name__ in ("Autotuner", "Heuristics"):
+        return (
+            f"has a decorator above @triton.jit (it is a {type(thing).__name__} now), which chooses numbers at the "
+            "launch. They are given here: leave that decorator out"
+        )
+    return "is not a kernel: decorate the function with @triton.jit"
+
+
 def function(kernel) -> types.FunctionType:
     """The Python function as it was before `@triton.jit`."""
     return kernel.fn

@@ -192,8 +192,7 @@ class _Request:
 
 def _request(kernel, arguments, target="sm_80", options=None, *, hints: bool) -> _Request:
     if not carry.is_kernel(kernel):
-        inner = ": compile its `.fn`, with the values of a configuration" if hasattr(kernel, "fn") else ""
-        raise PagedLabError(f"{kernel!r} is not what @triton.jit makes of a function{inner}")
+        raise PagedLabError(f"{kernel!r} {carry.no_kernel(kernel)}")
     target = find(target)
     options = {name: value for name, value in (options or {}).items() if value is not None}
     known = OPTIONS[target.backend]

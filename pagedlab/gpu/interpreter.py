@@ -42,7 +42,27 @@ def _mend_comparisons() -> None:
     builder.create_splat = create_splat
 
 
+def _mend_errors() -> None:
+    """The interpreter wraps an error once for every call on its way, quoting what was quoted before.
+
+    The quotes double each time. A helper that calls itself would fill all memory with backslashes; so wrap once.
+    """
+
+    def call(helper, *args, **kwargs):  # as Triton's own, but for the first `except`
+        interpreter._patch_lang(helper.fn)
+        function = helper.rewrite()
+        try:
+            return function(*args, **kwargs)
+        except interpreter.InterpreterError:
+            raise
+        except Exception as error:
+            raise interpreter.InterpreterError(repr(error)) from error
+
+    interpreter.InterpretedFunction.__call__ = call
+
+
 _mend_comparisons()
+_mend_errors()
 
 
 class Patches(contextlib.ExitStack):

@@ -29,7 +29,10 @@ def paged_decode_kernel_step_1(
     value_block_stride: tl.constexpr, value_head_stride: tl.constexpr, value_slot_stride: tl.constexpr,
     HEAD_DIM: tl.constexpr, TILE: tl.constexpr, TILE_DIM: tl.constexpr,
 ):  # fmt: skip
-    """One head over one block: 1 <= seq_len <= block_size <= TILE, and head h reads kv head h. Grid (num_seqs, num_heads)."""
+    """One head over one block: 1 <= seq_len <= block_size <= TILE, and head h reads kv head h.
+
+    Grid (num_seqs, num_heads).
+    """
     seq, head = tl.program_id(0), tl.program_id(1)
     seq_len = tl.load(seq_lens + seq)
     block = tl.load(block_tables + seq * table_stride).to(tl.int64)

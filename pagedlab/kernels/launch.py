@@ -12,7 +12,7 @@ import inspect
 import torch
 
 from pagedlab.errors import PagedLabError
-from pagedlab.gpu import mode
+from pagedlab.gpu import carry, mode
 
 
 class LaunchError(PagedLabError, ValueError):
@@ -35,9 +35,9 @@ def launch(kernel, grid, arguments: dict[str, object], **options) -> None:
 
 def select(kernel, arguments: dict[str, object]) -> dict[str, object]:
     """The arguments that the kernel's parameters ask for, in their order. One with a default may be missing."""
-    function = getattr(kernel, "fn", None)
-    if not callable(function):
-        raise LaunchError(f"{kernel!r} is not a kernel: decorate the function with @triton.jit")
+    if not carry.is_kernel(kernel):
+        raise LaunchError(f"{kernel!r} {carry.no_kernel(kernel)}")
+    function = carry.function(kernel)
     parameters = inspect.signature(function).parameters.values()
     unknown = [p.name for p in parameters if p.name not in arguments and p.default is p.empty]
     if unknown:

@@ -348,7 +348,7 @@ def test_the_first_error_is_raised(cache):
         (dict(options={"warps": 4}), "no option warps. There are num_warps, num_stages"),
         (dict(options={"maxnreg": 64}, target="gfx942"), "gfx942 has no option maxnreg"),
         (dict(options={"num_stages": "three"}), "num_stages must be a whole number, not 'three'"),
-        (dict(kernel=len), "is not what @triton.jit makes"),
+        (dict(kernel=len), "is not a kernel: decorate"),
     ],
 )
 def test_bad_input(change, said):

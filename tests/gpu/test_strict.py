@@ -310,6 +310,28 @@ def test_errors_of_the_kernels_own_and_of_the_launch():
             raising_kernel[(1,)]()
 
 
+@triton.jit
+def calls_itself(number):
+    return calls_itself(number + 1)
+
+
+@triton.jit
+def calls_for_ever(target):
+    tl.store(target, calls_itself(0))
+
+
+def test_a_helper_that_calls_itself_ends_soon_and_harms_nothing():
+    source, target = numbers()
+    with pytest.raises(KernelError, match="calls_itself.*\n.*recursion") as caught, strict():
+        calls_for_ever[(1,)](target)
+    assert isinstance(caught.value.original, RecursionError)
+    with pytest.raises(hands.interpreter.InterpreterError) as caught:
+        calls_for_ever[(1,)](target)
+    assert len(str(caught.value)) < 500
+    copy_kernel[(3,)](source, target, 10, TILE=4)
+    assert torch.equal(source, target)
+
+
 def test_a_second_thread_waits():
     seen = []
 

@@ -53,6 +53,18 @@ def test_an_unknown_name_is_told_with_those_there_are():
     assert not arguments["out"].any()
 
 
+@pytest.mark.parametrize(
+    "decorator",
+    [
+        triton.heuristics({"TILE": lambda arguments: 4}),
+        triton.autotune([triton.Config({"TILE": 4})], key=["num_tokens"]),
+    ],
+)
+def test_a_decorator_that_chooses_numbers_is_told(decorator):
+    with pytest.raises(LaunchError, match="has a decorator above @triton.jit .*: leave that decorator out"):
+        launch(decorator(add_kernel), (2,), some_arguments())
+
+
 def test_what_is_no_kernel():
     def plain(out):
         pass
