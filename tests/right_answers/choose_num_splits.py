@@ -17,7 +17,7 @@ def as_it_is_told(num_seqs, num_heads, num_kv_heads, seq_len, tile, num_sms, blo
             waves = programs * splits / slots
             shares[splits] = waves / math.ceil(waves)
     best = max(shares.values())
-    return min(splits for splits in shares if shares[splits] >= 0.85 * best)
+    return min(splits for splits in shares if shares[splits] / best >= 0.85)
 
 
 @right
@@ -55,7 +55,7 @@ def in_two_passes(num_seqs, num_heads, num_kv_heads, seq_len, tile, num_sms, blo
 
 
 @right
-def in_whole_numbers_with_torch(num_seqs, num_heads, num_kv_heads, seq_len, tile, num_sms, blocks_per_sm):
+def in_tensors_of_torch(num_seqs, num_heads, num_kv_heads, seq_len, tile, num_sms, blocks_per_sm):
     import torch
 
     programs, slots, tiles = num_seqs * num_kv_heads, num_sms * blocks_per_sm, -(-seq_len // tile)

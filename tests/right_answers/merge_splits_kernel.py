@@ -40,13 +40,13 @@ def one_tile(
     largest = tl.max(lse, 0)
     weights = tl.exp2(lse - tl.where(largest == -float("inf"), 0.0, largest))
     total = tl.sum(weights, 0)
-    offsets = splits[:, None] * partial_out_split_stride + dims[None, :]
+    offsets = splits[None, :] * partial_out_split_stride + dims[:, None]  # a split is a column
     rows = tl.load(
         partial_out + seq * partial_out_seq_stride + head * partial_out_head_stride + offsets,
-        mask=(lse > -float("inf"))[:, None] & (dims < HEAD_DIM)[None, :],
+        mask=(lse > -float("inf"))[None, :] & (dims < HEAD_DIM)[:, None],
         other=0.0,
     )
-    merged = tl.sum(weights[:, None] * rows, 0) / tl.where(total == 0.0, 1.0, total)
+    merged = tl.sum(weights[None, :] * rows, 1) / tl.where(total == 0.0, 1.0, total)
     tl.store(out + seq * out_seq_stride + head * out_head_stride + dims, merged, mask=dims < HEAD_DIM)
 
 
@@ -76,9 +76,10 @@ def split_by_split(
     acc = tl.zeros([TILE_DIM], tl.float32)
     for split in range(num_splits):
         lse = tl.load(partial_lse + split)
-        if lse > -float("inf"):
-            row = tl.load(partial_out + split * partial_out_split_stride + dims, mask=dims < HEAD_DIM, other=0.0)
-            new_max = tl.maximum(running_max, lse)
+        there = (dims < HEAD_DIM) & (lse > -float("inf"))  # a tile and a number
+        row = tl.load(partial_out + split * partial_out_split_stride + dims, mask=there, other=0.0)
+        new_max = tl.maximum(running_max, lse)
+        if new_max > -float("inf"):
             shrink, weight = tl.exp2(running_max - new_max), tl.exp2(lse - new_max)
             acc = acc * shrink + weight * row
             running_sum = running_sum * shrink + weight
