@@ -141,9 +141,10 @@ def paged_prefill_kernel(
         acc = tl.dot(probs.to(values.dtype), values, acc * rescale[:, None], input_precision="ieee")
         running_max = new_max
 
-    # Every row has seen itself at least. Empty rows may not have: theirs is 0/0, and not stored.
+    # Every row has seen itself at least. An empty one may have seen nothing; it is not stored.
+    total = tl.where(running_sum == 0.0, 1.0, running_sum)
     out_place = token_rows * out_token_stride + heads[:, None] * out_head_stride + dims[None, :]
-    tl.store(out + out_place, (acc / running_sum[:, None]).to(out.dtype.element_ty), mask=row_mask)
+    tl.store(out + out_place, (acc / total[:, None]).to(out.dtype.element_ty), mask=row_mask)
 
 
 def paged_prefill(

@@ -136,6 +136,14 @@ def test_windows_caps_and_sinks(window, softcap, with_sinks):
             torch.testing.assert_close(out[row, head].double(), probs @ values[seen], atol=2e-6, rtol=1e-3)
 
 
+@pytest.mark.filterwarnings("error")
+def test_empty_rows_divide_by_nothing():
+    """Rows behind a sequence's last token: tokens enough behind it to have nothing in their window."""
+    pages = make_pages([13, 28], 1, 12, 16)
+    out = run(random_queries(26, 1, 16), pages, starts_of([13, 13]), rows=64, tile=32, window=17)
+    assert out.isfinite().all()
+
+
 @pytest.mark.parametrize("order", ["reversed", "shuffled"])
 def test_as_strict_as_a_gpu(order):
     """Nothing outside of a tensor is touched, nothing overflows, lanes that are off hold anything, in any order."""
