@@ -37,7 +37,6 @@ import torch
 import torch.nn.functional as F
 
 from pagedlab.cache.accounting import blocks_needed
-from pagedlab.errors import PagedLabError
 from pagedlab.gpu.gpus import GPUS
 from pagedlab.gpu.roofline import Roofline, decode_roofline, prefill_roofline
 
@@ -97,10 +96,17 @@ def fits(shape: Shape, free_bytes: int, l2_bytes: int) -> bool:
     return num_pools(shape.cache_bytes, l2_bytes) * shape.cache_bytes <= MOST_OF_MEMORY * free_bytes
 
 
-def known_gpu(device_name: str) -> str | None:
-    """The name in `pagedlab.gpu.gpus` of what a driver calls, say, "NVIDIA H100 80GB HBM3"; None for others."""
+def known_gpu(device_name: str, num_sms: int, memory_bytes: int) -> str | None:
+    """The name in `pagedlab.gpu.gpus` of what a driver calls, say, "NVIDIA H100 80GB HBM3"; None for others.
+
+    Also None for a variant with other multiprocessors or memory, which has another bandwidth too.
+    """
     words = device_name.replace("-", " ").split()
-    return next((name for name in GPUS if all(word in words for word in name.split())), None)
+    for name, gpu in GPUS.items():
+        same = num_sms == gpu.num_sms and 0.9 < memory_bytes / gpu.memory_bytes <= 1.02
+        if all(word in words for word in name.split()) and same:
+            return name
+    return None
 
 
 def floor(shape: Shape, gpu: str | None) -> Roofline | None:
@@ -185,7 +191,7 @@ def sdpa(case: Case) -> Callable[[int], torch.Tensor]:
     shape, dense = case.shape, [case.contiguous(pool) for pool in range(len(case.pools))]
     if shape.num_new == 1:  # the query heads of a group as rows of one matrix: K and V are read once
         rows = case.queries.view(len(dense), shape.batch, NUM_KV_HEADS, shape.group_size, shape.head_dim)
-        return lambda pool: F.scaled_dot_product_attention(rows[pool], *dense[pool]).view_as(case.queries[pool])
+        return lambda pool: F.scaled_dot_product_attention(rows[pool], *dense[pool]).reshape(case.queries[pool].shape)
 
     def run(pool):
         whole = shape.num_new == shape.context
@@ -202,8 +208,8 @@ def flex(case: Case) -> Callable[[int], torch.Tensor]:
     torch.compiler.reset()  # each shape is compiled anew, and there is a limit to how often
     compiled = torch.compile(flex_attention, dynamic=False)
     dense = [case.contiguous(pool) for pool in range(len(case.pools))]
-    return lambda pool: (
-        compiled(case.by_sequence(pool), *dense[pool], enable_gqa=True).flatten(0, 1).view_as(case.queries[pool])
+    return lambda pool: compiled(case.by_sequence(pool), *dense[pool], enable_gqa=True).reshape(
+        case.queries[pool].shape
     )
 
 
@@ -325,7 +331,7 @@ def measure(shape: Shape, ways: dict, l2_bytes: int, repeats: int) -> dict[str, 
     for name, way in ways.items():
         try:
             run = way(case)
-            error = (run(0).view_as(right).float() - right).norm() / right.norm()
+            error = (run(0).reshape_as(right).float() - right).norm() / right.norm()
             if not error < 0.02:
                 raise ArithmeticError(f"wrong by {float(error):.1%}")
             found[name] = seconds_a_call(run, len(case.pools), repeats)
@@ -427,16 +433,20 @@ def main() -> None:
     from pagedlab.gpu import mode
 
     if mode.is_interpreting():
-        raise PagedLabError(f"Triton would interpret here: unset {mode.VARIABLE} to measure the GPU")
+        parser.error(f"Triton would interpret here: unset {mode.VARIABLE} to measure the GPU")
+    options.output.parent.mkdir(parents=True, exist_ok=True)  # now, not after an hour
+    if options.output.is_dir():
+        parser.error(f"--output is a folder: {options.output}")
 
     properties = torch.cuda.get_device_properties(0)
-    gpu, l2_bytes = known_gpu(properties.name), properties.L2_cache_size
+    gpu = known_gpu(properties.name, properties.multi_processor_count, properties.total_memory)
+    l2_bytes = properties.L2_cache_size + (GPUS[gpu].l3_bytes if gpu else 0)  # all that lies before memory
     copy = copy_bandwidth(l2_bytes, options.repeats)
     told = versions()
     print(f"{properties.name}, torch {told['torch']}, triton {told['triton']}, driver {told['driver']}")
     print(f"A copy moves {copy / 1e9:,.0f} GB/s. Floors: {gpu or 'not known, this GPU is not in pagedlab.gpu.gpus'}\n")
     ways = {name: way for name, way in DECODE_WAYS.items() if not (options.no_flex and name == "flex")}
-    results = {"gpu": properties.name, "l2_bytes": l2_bytes, "copy_bytes_per_second": copy, "versions": told}
+    results = {"gpu": properties.name, "cache_bytes": l2_bytes, "copy_bytes_per_second": copy, "versions": told}
 
     for kind, shapes, these in (
         ("decode", decode_shapes(options.quick, options.all), ways),
@@ -448,13 +458,17 @@ def main() -> None:
             if not fits(shape, torch.cuda.mem_get_info()[0], l2_bytes):
                 left_out += 1
                 continue
-            rows.append(described(shape, gpu, measure(shape, these, l2_bytes, options.repeats)))
+            try:
+                seconds = measure(shape, these, l2_bytes, options.repeats)
+            except torch.OutOfMemoryError:  # torch's own attention took more than was reckoned with
+                left_out += 1
+                continue
+            rows.append(described(shape, gpu, seconds))
             print(f"{kind}: {len(rows)} of {len(shapes)}", end="\r", flush=True)
         print(f"{kind}, {DTYPE}, {NUM_KV_HEADS} kv heads; other columns: times as long")
         print(table(rows, list(these), copy) if kind == "decode" else prefill_table(rows))
-        print(f"{left_out} shapes do not fit in memory\n" if left_out else "")
+        print(f"{left_out} of {len(shapes)} shapes do not fit in memory\n" if left_out else "")
         results[kind] = rows
-        options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(results, indent=1) + "\n")
     print(f"Stored in {options.output}")
 

@@ -47,19 +47,25 @@ def test_bytes_of_pools(bench):
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("told", "num_sms", "gib", "name"),
     [
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("AMD Instinct MI300X", "MI300X"),
-        ("Tesla T4", None),
-        ("NVIDIA RTX 6000 Ada Generation", None),
+        ("NVIDIA H100 80GB HBM3", 132, 79.2, "H100"),
+        ("NVIDIA H100 PCIe", 114, 79.2, None),
+        ("NVIDIA H100 NVL", 132, 93.1, None),
+        ("NVIDIA H200", 132, 139.8, "H200"),
+        ("NVIDIA A100-SXM4-80GB", 108, 79.3, "A100"),
+        ("NVIDIA A100-SXM4-40GB", 108, 39.4, None),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 39.3, None),
+        ("NVIDIA GeForce RTX 4090", 128, 23.5, "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 76, 15.7, None),
+        ("AMD Instinct MI300X", 304, 191.7, "MI300X"),
+        ("Tesla T4", 40, 14.6, None),
+        ("NVIDIA RTX 6000 Ada Generation", 142, 47.4, None),
     ],
 )
-def test_names_of_gpus(bench, told, name):
-    assert bench.known_gpu(told) == name
+def test_names_of_gpus(bench, told, num_sms, gib, name):
+    """A variant with less memory or fewer multiprocessors has another bandwidth, so its floor would be wrong."""
+    assert bench.known_gpu(told, num_sms, int(gib * 2**30)) == name
 
 
 def test_floors(bench):
@@ -127,6 +133,52 @@ def test_a_way_that_fails_or_is_wrong_does_not_end_the_run(bench, monkeypatch):
         "failing": "ValueError: not this shape",
         "wrong": "ArithmeticError: wrong by 10.0%",
     }
+
+
+class GPU:
+    """Stands in for one of 1 GiB, whose memory is full from the second shape on."""
+
+    name, multi_processor_count, total_memory, L2_cache_size = "Some GPU", 8, 2**30, 2**20
+
+
+@pytest.fixture
+def a_gpu(bench, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: GPU)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 2**30))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(bench, "copy_bandwidth", lambda *_: 1e12)
+    monkeypatch.setattr("pagedlab.gpu.mode.is_interpreting", lambda: False)
+    monkeypatch.setattr(bench, "decode_shapes", lambda *_: [bench.Shape(1, 512), bench.Shape(2, 512)])
+    monkeypatch.setattr(bench, "prefill_shapes", lambda *_: [])
+
+    def measure(shape, ways, l2_bytes, repeats):
+        if shape.batch == 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return {"pagedlab": 1e-4, "sdpa": 2e-4}
+
+    monkeypatch.setattr(bench, "measure", measure)
+
+
+def test_a_whole_run(bench, a_gpu, monkeypatch, tmp_path, capsys):
+    path = tmp_path / "new" / "results.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_attention.py", "--no-flex", "--output", str(path)])
+    bench.main()
+    told, found = capsys.readouterr().out, json.loads(path.read_text())
+    assert "Some GPU" in told and "2.00x" in told and "1 of 2 shapes do not fit in memory" in told
+    assert [row["shape"]["batch"] for row in found["decode"]] == [1] and found["prefill"] == []
+    assert found["decode"][0]["floor_seconds"] is None, "no floor for a GPU that nobody knows"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [(["--repeats", "0"], "at least 1"), (["--output", "."], "--output is a folder")]
+)
+def test_what_cannot_be_measured_is_said_first(bench, a_gpu, monkeypatch, capsys, options, words):
+    monkeypatch.setattr(bench, "copy_bandwidth", None)
+    monkeypatch.setattr(sys, "argv", ["gpu_attention.py", *options])
+    with pytest.raises(SystemExit, match="2"):
+        bench.main()
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
