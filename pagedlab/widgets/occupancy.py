@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import traitlets
 
+from pagedlab.cache.allocator import whole_number
 from pagedlab.errors import PagedLabError
 from pagedlab.gpu import carry, targets
 from pagedlab.gpu.compiled import CompiledKernel, CompileError, compile_many
@@ -80,7 +81,8 @@ class OccupancyExplorer(CourseWidget):
         self._tile_argument = tile_argument
         has_tile = any(tile_argument in arguments for _, _, arguments in self._kernels)
         if tile is None and has_tile:
-            tile = next(int(a[tile_argument]) for _, _, a in self._kernels if tile_argument in a)
+            given = next(a[tile_argument] for _, _, a in self._kernels if tile_argument in a)
+            tile = whole_number(f"the argument {tile_argument}", given, at_least=1)
         if tile is not None and not has_tile:
             known = spoken_list(sorted(self._kernels[0][2]))
             raise ValueError(f"tile is {tile}, but there is no argument {tile_argument!r}; the arguments are {known}")
@@ -125,6 +127,8 @@ class OccupancyExplorer(CourseWidget):
         unknown = [name for name in choice if name not in CHOICES]
         if unknown:
             raise TypeError(f"{unknown[0]!r} cannot be chosen; these can: {spoken_list(CHOICES)}")
+        for name, value in choice.items():  # all of them, or none
+            self._check(name, value)
         with self._lock:
             for name, value in choice.items():
                 setattr(self, name, value)
@@ -139,13 +143,15 @@ class OccupancyExplorer(CourseWidget):
 
     @traitlets.validate(*CHOICES)
     def _check_choice(self, proposal):
-        name, value = proposal["trait"].name, proposal["value"]
+        self._check(proposal["trait"].name, proposal["value"])
+        return proposal["value"]
+
+    def _check(self, name: str, value) -> None:
         allowed = [each["value"] for each in self.choices[name]] or [None]
         if value not in allowed:
             raise traitlets.TraitError(
                 f"{name} is {value!r}; it can be {spoken_list([repr(one) for one in allowed], 20)}"
             )
-        return value
 
     @traitlets.observe(*CHOICES)
     def _chosen(self, change):
@@ -267,6 +273,9 @@ def _read_kernels(kernel, arguments, reference, reference_arguments) -> list[tup
             "arguments are missing: what the kernel would be launched with, by parameter name, as in "
             "`_, arguments, _ = decode_launch(q, key_cache, value_cache, block_tables, seq_lens)`"
         )
+    for what, given in (("arguments", arguments), ("reference_arguments", reference_arguments)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ValueError(f"{what} are {given!r}; expected a dictionary from parameter names to values")
     name = carry.function(kernel).__name__
     if reference is None:
         return [(name, kernel, dict(arguments))]

@@ -8,6 +8,7 @@ from textwrap import wrap
 
 import traitlets
 
+from pagedlab.cache.allocator import whole_number
 from pagedlab.gpu.trace import Trace
 from pagedlab.table import TextTable
 from pagedlab.widgets.base import CourseWidget, css, esm
@@ -51,7 +52,7 @@ class TileViewer(CourseWidget):
         *,
         block_tables=None,
         seq_lens=None,
-        program: Sequence[int] | None = None,
+        program: Sequence[int] | int | None = None,
         step: int = 0,
         rows: int | None = None,
         axes: Sequence[str] = ("x", "y", "z"),
@@ -60,6 +61,8 @@ class TileViewer(CourseWidget):
         tables_argument: str = "block_tables",
     ):
         _check_trace(trace)
+        if rows is not None:
+            rows = whole_number("rows", rows, at_least=1)
         names = Names(key_argument, value_argument, tables_argument)
         axes = [*axes, *"xyz"[len(axes) :]][:3]
         told = story(trace, read_pool(trace, names, block_tables, seq_lens), names, axes, rows)
@@ -72,7 +75,8 @@ class TileViewer(CourseWidget):
         super().__init__()
         self.set_trait("story", told)
         first = told["programs"][0]["pid"]
-        self.program = first if program is None else [*program, 0, 0, 0][:3]
+        pid = [program] if isinstance(program, int) else program
+        self.program = first if pid is None else [*pid, 0, 0, 0][: max(3, len(pid))]
         self.step = step
 
     @property

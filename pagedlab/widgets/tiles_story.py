@@ -108,7 +108,7 @@ def read_pool(trace: Trace, names: Names, block_tables=None, seq_lens=None) -> P
             f"the kernel has no tensor {names.key} or {names.value} to hold the blocks of block_tables; "
             "say what it calls them: key_argument=..., value_argument=..."
         )
-    return Pool(key, value, *tables_of(block_tables, seq_lens, (key or value).shape[2]))
+    return Pool(key, value, *tables_of(block_tables, seq_lens, (key or value).shape))
 
 
 def story(trace: Trace, pool: Pool, names: Names, axes: Sequence[str], rows: int | None) -> dict:
@@ -368,8 +368,11 @@ def program_name(program: dict, axes: Sequence[str], grid: Sequence[int]) -> str
     return f"program ({', '.join(map(str, pid))})" + (f": {means}" if means else "")
 
 
-def tables_of(block_tables, seq_lens, block_size: int) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+def tables_of(
+    block_tables, seq_lens, cache_shape: Sequence[int]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """Padded tables and lengths, as tensors, arrays or lists -> the blocks that each sequence really holds."""
+    num_blocks, _, block_size, _ = cache_shape
     lens = tuple(int(length) for length in _plain(seq_lens))
     rows = _plain(block_tables)
     if len(rows) != len(lens):
@@ -378,12 +381,20 @@ def tables_of(block_tables, seq_lens, block_size: int) -> tuple[tuple[tuple[int,
         )
     tables = []
     for row, length in zip(rows, lens, strict=True):
+        if length < 0:
+            raise ValueError(f"a sequence of {length:,} tokens: a length is 0 or more")
         needed = -(-length // block_size)
         if needed > len(row):
             raise ValueError(
                 f"a sequence of {length:,} tokens needs {needed} blocks of {block_size}; its table has {len(row)}"
             )
-        tables.append(tuple(int(block) for block in row[:needed]))
+        held = tuple(int(block) for block in row[:needed])
+        if outside := [block for block in held if not 0 <= block < num_blocks]:
+            raise ValueError(
+                f"the table of a sequence of {length:,} tokens names block {outside[0]}; "
+                f"the cache has blocks 0 to {num_blocks - 1:,}"
+            )
+        tables.append(held)
     return tuple(tables), lens
 
 

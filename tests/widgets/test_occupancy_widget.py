@@ -192,6 +192,9 @@ class TestArguments:
             with pytest.raises(traitlets.TraitError, match=says):
                 explorer.choose(**{name: wrong})
             assert not explorer.busy
+        with pytest.raises(traitlets.TraitError, match="tile is 64"):
+            explorer.choose(num_warps=8, tile=64)  # nothing, not the half of it
+        assert not explorer.busy and explorer.num_warps == explorer.state["shown"]["num_warps"] != 8
         with pytest.raises(TypeError, match="'warps' cannot be chosen; these can: target, num_warps"):
             explorer.choose(warps=4)
         with pytest.raises(traitlets.TraitError):
@@ -205,6 +208,8 @@ class TestArguments:
             (dict(kernel=add_one, arguments=ARGUMENTS, reference=3), ValueError, "reference is 3"),
             (dict(kernel=add_one, arguments=ARGUMENTS, target="sm_1"), PagedLabError, "No target is called 'sm_1'"),
             (dict(kernel=add_one, arguments=ARGUMENTS, warps=(0,)), ValueError, "num_warps is 0"),
+            (dict(kernel=add_one, arguments=[1]), ValueError, r"arguments are \[1\]; expected a dictionary"),
+            (dict(kernel=add_one, arguments={**ARGUMENTS, "TILE": None}), TypeError, "TILE must be a whole number"),
             (dict(kernel=add_one, arguments=ARGUMENTS, tile=4, tile_argument="B"), ValueError, "no argument 'B'"),
         ):
             with pytest.raises(error, match=says):

@@ -207,6 +207,13 @@ class TestArguments:
                 dict(trace=decoding, block_tables=[[7]], seq_lens=[17]),
                 "17 tokens needs 2 blocks of 16; its table has 1",
             ),
+            (
+                dict(trace=decoding, block_tables=[[7, 12]], seq_lens=[17]),
+                "names block 12; .* blocks 0 to 11",
+            ),
+            (dict(trace=decoding, block_tables=[[7, -1]], seq_lens=[17]), "names block -1"),
+            (dict(trace=decoding, block_tables=[[7]], seq_lens=[-1]), "a length is 0 or more"),
+            (dict(trace=decoding, rows=0), "rows is 0; it must be at least 1"),
             (dict(trace=decoding, key_argument="q"), r"q has shape \[3, 8, 32\]; expected \[num_blocks"),
             (dict(trace=decoding, **TABLES, key_argument="a", value_argument="b"), "no tensor a or b"),
         ):
@@ -215,6 +222,11 @@ class TestArguments:
         many = Trace("k", (1000, 1, 1), [""], 1, [ProgramTrace((i, 0, 0)) for i in range(1000)], {})
         with pytest.raises(ValueError, match=r"1,000 programs; the viewer shows 900 at most: trace fewer programs"):
             TileViewer(many)
+
+    def test_a_program_of_a_grid_of_one_dimension_may_be_a_number(self, decoding):
+        assert TileViewer(decoding, program=2).program == [2, 0, 0]
+        with pytest.raises(traitlets.TraitError, match=r"program is \(2, 0, 0, 1\)"):
+            TileViewer(decoding, program=(2, 0, 0, 1))
 
     def test_lists_will_do_for_tables(self, decoding):
         lists = TileViewer(decoding, block_tables=BLOCK_TABLES.tolist(), seq_lens=SEQ_LENS.tolist())
