@@ -189,6 +189,7 @@ def _decorated(decorator: str, raw: types.FunctionType, arguments: dict, path: s
     mode.choose()
     import triton
 
+    path = path.replace('"', "'")  # NVIDIA's assembler takes names between double quotes, and knows no escape
     lines = written.splitlines(keepends=True)
     linecache.checkcache(path)
     if linecache.getlines(path) != lines:

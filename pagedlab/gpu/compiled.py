@@ -9,6 +9,7 @@ spills and narrow loads are lost time on any GPU, and a missing tensor-core inst
 
 import functools
 import linecache
+import numbers
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -199,8 +200,9 @@ def _request(kernel, arguments, target="sm_80", options=None, *, hints: bool) ->
     for name, value in options.items():
         if name not in known:
             raise PagedLabError(f"{target.name} has no option {name}. There are {', '.join(known)}.")
-        if not isinstance(value, int) or value < 0:
+        if not isinstance(value, numbers.Integral) or value < 0:
             raise PagedLabError(f"{name} must be a whole number, not {value!r}")
+        options[name] = int(value)  # numpy's are whole numbers too
     return _Request(kernel, target, specialize(kernel, arguments, target, hints), options)
 
 

@@ -10,6 +10,7 @@ sm_100, named barriers, scalar registers.
 """
 
 import math
+import numbers
 from dataclasses import dataclass
 
 from pagedlab.gpu.targets import Target, find
@@ -58,7 +59,8 @@ class Occupancy:
 
     def _lifted(self, blocks: int) -> tuple[int, int, int]:
         """Registers, shared bytes and warps with which that many blocks fit: as few changes as that takes."""
-        target, registers, shared_bytes = self.target, self.registers, self.shared_bytes
+        target, shared_bytes = self.target, self.shared_bytes
+        registers = min(self.registers, target.max_registers_per_thread)
         num_warps = min(self.num_warps, target.max_warps_per_sm // blocks, target.max_warps_per_block)
         while _by_registers(registers, num_warps, target) < blocks:
             registers -= 1
@@ -81,8 +83,9 @@ def occupancy(registers: int, shared_bytes: int, num_warps: int, target: str | T
         ("shared_bytes", shared_bytes, 0),
         ("num_warps", num_warps, 1),
     ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    registers, shared_bytes, num_warps = int(registers), int(shared_bytes), int(num_warps)  # numpy's would wrap around
     limits = {
         "registers": _by_registers(registers, num_warps, target),
         "shared memory": _by_shared_memory(shared_bytes, target),

@@ -5,6 +5,8 @@ https://doi.org/10.1145/1498765.1498785): FLOP/s against FLOP per byte is a slop
 The intensity where the two meet is the `ridge`.
 """
 
+import numbers
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pagedlab.gpu.gpus import GPU, find
@@ -47,7 +49,7 @@ def decode_roofline(
     also the block table, 4 bytes a block. FLOPs: q.k and p.v, two for each number of each key and value, for each query
     head; the softmax is not counted. ValueError for numbers below 1, or heads that cannot share the kv heads.
     """
-    _check(
+    num_seqs, seq_len, num_heads, num_kv_heads, head_dim, bytes_per_element = _checked(
         num_seqs=num_seqs,
         seq_len=seq_len,
         num_heads=num_heads,
@@ -59,7 +61,7 @@ def decode_roofline(
     q_and_out = 2 * num_heads * head_dim * bytes_per_element
     table = 0
     if block_size is not None:
-        _check(block_size=block_size)
+        (block_size,) = _checked(block_size=block_size)
         table = -(-seq_len // block_size) * TABLE_ENTRY_BYTES
     flops = 2 * 2 * seq_len * num_heads * head_dim
     return _floor(num_seqs * (keys_and_values + q_and_out + table), num_seqs * flops, find(gpu))
@@ -78,7 +80,7 @@ def prefill_roofline(
 
     Bytes as if keys and values were read once; a kernel reads them again for each tile of queries, mostly from L2.
     """
-    _check(
+    num_new, seq_len, num_heads, num_kv_heads, head_dim, bytes_per_element = _checked(
         num_new=num_new,
         seq_len=seq_len,
         num_heads=num_heads,
@@ -106,11 +108,14 @@ def bytes_in_flight(gpu: str | GPU, latency: float = LATENCY) -> float:
     L = lambda W", 1961). `latency` in seconds.
     """
     gpu = find(gpu)
+    if not latency > 0:
+        raise ValueError(f"latency is {latency!r} seconds; it is more than 0")
     return gpu.memory_bandwidth * latency / gpu.num_sms
 
 
 def tile_bytes(tile: int, head_dim: int, bytes_per_element: int) -> int:
     """Keys and values of `tile` tokens, one kv head."""
+    tile, head_dim, bytes_per_element = _checked(tile=tile, head_dim=head_dim, bytes_per_element=bytes_per_element)
     return 2 * tile * head_dim * bytes_per_element
 
 
@@ -126,10 +131,12 @@ def _floor(size: int, flops: int, gpu: GPU) -> Roofline:
     return Roofline(size, flops, flops / size, max(moving, computing), "memory" if moving >= computing else "compute")
 
 
-def _check(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _checked(**given: int) -> Iterator[int]:
+    """The same numbers as Python's, which never wrap around."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-    heads, kv_heads = numbers.get("num_heads", 1), numbers.get("num_kv_heads", 1)
+    heads, kv_heads = given.get("num_heads", 1), given.get("num_kv_heads", 1)
     if heads % kv_heads:
         raise ValueError(f"{heads} query heads cannot share {kv_heads} kv heads equally")
+    return map(int, given.values())

@@ -77,7 +77,7 @@ def _plain(value):
     """numpy's numbers are none to Triton, and a constant from outside of a kernel is wrapped."""
     if type(value).__name__ == "constexpr":
         return value.value
-    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         return value.item()
     return value
 

@@ -26,7 +26,12 @@ def choose_num_splits(
     last wave is nearly as full as that of the best number: 85 % of its efficiency. The rule is FlashAttention's
     (`num_splits_heuristic`, Dao-AILab/flash-attention).
     """
-    for name, value in (("num_kv_heads", num_kv_heads), ("tile", tile), ("num_sms", num_sms)):
+    for name, value in (
+        ("num_heads", num_heads),
+        ("num_kv_heads", num_kv_heads),
+        ("tile", tile),
+        ("num_sms", num_sms),
+    ):
         if value < 1:
             raise ValueError(f"{name} is {value}; it is at least 1")
     if blocks_per_sm < 1:

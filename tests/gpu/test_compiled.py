@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 
@@ -348,6 +349,7 @@ def test_the_first_error_is_raised(cache):
         (dict(options={"warps": 4}), "no option warps. There are num_warps, num_stages"),
         (dict(options={"maxnreg": 64}, target="gfx942"), "gfx942 has no option maxnreg"),
         (dict(options={"num_stages": "three"}), "num_stages must be a whole number, not 'three'"),
+        (dict(arguments=COPY | {"x": np.zeros(3)}), "x is a ndarray"),
         (dict(kernel=len), "is not a kernel: decorate"),
     ],
 )
@@ -359,6 +361,20 @@ def test_bad_input(change, said):
 
 def test_a_kernel_takes_what_it_names(made):
     assert compile_kernel(copy, COPY | {"seq_lens": F32, "TILE": 4}, num_stages=None) == made["copy"]
+
+
+def test_options_may_be_numpys(made):
+    assert compile_kernel(copy, COPY, num_warps=np.int64(4)) == made["copy"]
+
+
+def test_quotes_in_the_name_of_a_file(cache):
+    text = "\n@triton.jit\ndef kernel(out):\n    tl.store(out + tl.arange(0, 1024), 1.0)\n"
+    path = '/tmp/a "kernel" of\'s/cell.py'
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    names = {"__name__": "__main__", "triton": triton, "tl": tl}
+    exec(compile(text, path, "exec"), names)
+    made = compile_kernel(names["kernel"], {"out": F16})
+    assert {made.line(one) for one in made.instructions.accesses} == {"tl.store(out + tl.arange(0, 1024), 1.0)"}
 
 
 def test_kernels_of_cells(cache):

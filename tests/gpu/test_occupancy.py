@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,6 +203,14 @@ def test_nothing_used_is_no_limit():
 def test_numbers_no_kernel_has(bad):
     with pytest.raises(ValueError, match="must be a whole number of at least"):
         occupancy(*bad, "sm_90")
+
+
+def test_more_registers_than_there_are():
+    assert occupancy(10**30, 0, 1, "sm_80").lift() == f"{10**30 - 255} registers fewer: 8 blocks"
+
+
+def test_numbers_of_numpy():
+    assert occupancy(np.int64(96), np.int32(39_168), np.int8(4), "sm_80") == occupancy(96, 39_168, 4, "sm_80")
 
 
 def test_unknown_target():

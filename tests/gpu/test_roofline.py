@@ -1,5 +1,8 @@
 """The roofline: against counting by hand, and against what must hold whatever the shape."""
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,6 +102,17 @@ def test_littles_law():
 def test_numbers_that_make_no_sense(bad):
     with pytest.raises(ValueError, match="must be a whole number of at least 1"):
         decode_roofline(*bad, "A100")
+
+
+def test_numbers_of_numpy_do_not_wrap_around():
+    shape = 64, 131_072, 64, 8, 128, 2
+    assert decode_roofline(*map(np.int32, shape), "A100") == decode_roofline(*shape, "A100")
+
+
+@pytest.mark.parametrize("latency", [0, -1.0, math.nan])
+def test_a_latency_is_more_than_nothing(latency):
+    with pytest.raises(ValueError, match="it is more than 0"):
+        bytes_in_flight("A100", latency)
 
 
 def test_other_errors():
