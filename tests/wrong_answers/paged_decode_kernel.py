@@ -286,3 +286,17 @@ two_types_in_one_product = slip(ONE, "dtype", ("probs.to(values.dtype)", "probs"
 acc_begins_in_float16 = slip(
     COMPILES, "", ("tl.zeros([ROWS, TILE_DIM], dtype=tl.float32)", "tl.zeros([ROWS, TILE_DIM], dtype=tl.float16)")
 )
+scores_in_float16 = slip(
+    EXACT,
+    "keep scores",
+    ("tl.dot(queries, tl.trans(keys)) * scale", "(tl.dot(queries, tl.trans(keys)) * scale).to(tl.float16)"),
+)
+acc_in_float16 = slip(
+    EXACT,
+    "keep scores, sums and acc",
+    ("tl.zeros([ROWS, TILE_DIM], dtype=tl.float32)", "tl.zeros([ROWS, TILE_DIM], dtype=tl.float16)"),
+    (
+        "acc = acc * shrink[:, None] + tl.dot(probs.to(values.dtype), values)",
+        "acc = (acc * shrink[:, None] + tl.dot(probs.to(values.dtype), values)).to(tl.float16)",
+    ),
+)

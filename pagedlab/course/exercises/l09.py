@@ -59,16 +59,16 @@ def tokens(case: dict) -> list[int]:
 
 
 def with_large_products(inputs: DecodeInputs) -> DecodeInputs:
-    """Scores of moderate size that are sums of large numbers, so that rounding a query to float16 once more shows."""
-    head_dim = inputs.pages.head_dim
+    """Scores that are sums of large numbers, which all but cancel: one more rounding to float16, anywhere, shows."""
+    head_dim, seed = inputs.pages.head_dim, inputs.pages.seed
     shape = (*inputs.q.shape[:2], head_dim // 2)
-    pairs = 16 + 8 * randn(inputs.pages.seed, *shape).abs().clamp(max=3)
+    pairs = 16 + 8 * randn(seed, *shape).abs().clamp(max=3)
     inputs.q[..., 0::2] = pairs.half()
-    inputs.q[..., 1::2] = (pairs + randn(inputs.pages.seed + 1, *shape) / 40).half()
+    inputs.q[..., 1::2] = (pairs + randn(seed + 1, *shape) / 40).half()
     written = ~inputs.keys[..., 0].isnan()
-    keys = 10 * randn(inputs.pages.seed + 2, *inputs.keys.shape[:3], head_dim // 2)
+    keys = 10 * randn(seed + 2, *inputs.keys.shape[:3], head_dim // 2)
     for half, sign in ((0, 1), (1, -1)):
-        inputs.keys[..., half::2] = torch.where(written[..., None], (sign * keys).half(), math.nan)
+        inputs.keys[..., half::2] = torch.where(written[..., None], (sign * keys + 0.3).half(), math.nan)
     inputs.story = "queries about 20 and keys about 10: products of hundreds, which all but cancel in the sum"
     return inputs
 
@@ -91,7 +91,8 @@ LARGE_HINT = (
 )
 EXACT_HINT = (
     "Products of float16 numbers are exact in float32, and only there. Convert what you multiply and sum with "
-    "`.to(tl.float32)` (tl.dot sums in float32 by itself), and scale the scores, not the queries."
+    "`.to(tl.float32)` (tl.dot sums in float32 by itself), keep scores, sums and acc so, and scale the scores, not the "
+    "queries."
 )
 
 # --- step 1: one head, one block --------------------------------------------------------------------------------------
@@ -162,8 +163,8 @@ def step_1_strides(answer, case):
 
 @launches(
     "Large and very negative scores do no harm",
-    *(dict(shifts=[shift]) for shift in (0, 400, -400, -110, 4000, -60_000)),
-    dict(shifts=[-60_000], short=5),
+    *(dict(shifts=[shift]) for shift in (0, 400, -400, -110, 4000, -200_000)),
+    dict(shifts=[-200_000], short=5),
 )
 def step_1_large(answer, case):
     one_block(answer, dict(lens=tokens(case)), LARGE_HINT, lambda inputs: with_scores(inputs, **case), explained=False)
@@ -283,10 +284,10 @@ LARGE = tuple(
         [-400],
         [-110, -120],
         [-400, 0, 4000],
-        [-60_000],
-        [4000, -60_000, 400],
+        [-200_000],
+        [4000, -200_000, 400],
     )
-) + (dict(shifts=[-60_000], short=5),)
+) + (dict(shifts=[-200_000], short=5),)
 
 
 @launches("Large and very negative scores do no harm", *LARGE)
