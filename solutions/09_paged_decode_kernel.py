@@ -43,8 +43,7 @@ parts
 #
 # A new tile of tokens rescales the last two by `exp(running_max - new_max)`. At the end, `acc / running_sum`.
 #
-# A GPU keeps all three in registers. Only keys and values come over the long road, once. What they need there is small:
-# two numbers and one row.
+# A program keeps all three in registers: two numbers and one row. Keys and values come over the long road, once.
 #
 # ## Something to attend to
 #
@@ -73,7 +72,7 @@ for table, num_tokens in zip(tables, (43, 4)):
     parts.write_kv(*numbers(2, num_tokens, 3, 64), key_cache, value_cache, slots)
 
 q = numbers(2, 9, 64)
-block_tables, seq_lens = padded(tables), torch.tensor([43, 4])
+block_tables, seq_lens = padded(tables), torch.tensor([43, 4], dtype=torch.int32)
 print("A: 43 tokens in blocks", a.blocks)
 print("B:  4 tokens in blocks", b.blocks)
 
@@ -129,13 +128,16 @@ print("worst of all:", max(abs(one - other) for one, other in zip(exact, rounded
 # ## Exercise 9.1 · One head over one block
 #
 # The grid is `(num_seqs, num_heads)`. There are as many kv heads as heads, and each sequence has 1 to `block_size`
-# tokens, so only its first block counts. Tensors and strides are those of lessons 5 and 8; `scale` is
-# `1 / sqrt(head_dim)`.
+# tokens, so only its first block counts.
+#
+# - `q`, `out`: `[num_seqs, num_heads, head_dim]`. `key_cache`, `value_cache`: `[num_blocks, num_kv_heads, block_size,
+#   head_dim]`. `block_tables`: `[num_seqs, max_blocks]`. `seq_lens`: `[num_seqs]`.
+# - Strides count elements, and the last dimension has stride 1. `scale` is `1 / sqrt(head_dim)`.
 #
 # 1. Program (i, h) writes `out[i, h]`: attention of `q[i, h]` over the tokens of sequence i, kv head h.
-# 2. Slots behind the last token may hold NaN, and count for nothing. `TILE` is a power of 2 that is not smaller than a
+# 2. Slots behind the last token may hold NaN, and count for nothing. `TILE` is a power of 2 and not smaller than a
 #    block.
-# 3. Any head size: `TILE_DIM` is `HEAD_DIM` or the next power of 2. Any strides.
+# 3. Any head size: `TILE_DIM` is `HEAD_DIM` or the next power of 2, and 16 at least. Any strides.
 # 4. Scores may be very large or very negative. Products and sums are in float32.
 #
 # *Size of the answer: about 17 lines.* Stuck? `hint("paged_decode_kernel_step_1")`.
@@ -293,7 +295,8 @@ parts = your_parts(
 parts
 
 # %% [markdown]
-# The report says that nothing is fetched ahead. Step 3 will change that. A and B, nine heads each, 18 programs:
+# The report may mention registers that ran out, and that nothing is fetched ahead. Step 3 changes both. A and B, nine
+# heads each, 18 programs:
 
 # %%
 _, arguments, _ = decode_launch(q, key_cache, value_cache, block_tables, seq_lens, tile=16)
@@ -486,8 +489,8 @@ print("by your kernel:", repr(smol.tokenizer.decode(by_kernel)))
 print("the same tokens:", by_torch == by_kernel)
 
 # %% [markdown]
-# That took seconds, and torch less than one. It says nothing: the interpreter runs one program after the other, each
-# operation in Python.
+# That took seconds, and torch less than one. It says nothing about a GPU: the interpreter runs one program after the
+# other, and each operation is a call in Python.
 
 # %% [markdown]
 # ## Three kernels that pass
