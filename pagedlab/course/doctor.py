@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -141,7 +142,35 @@ def _triton() -> Iterator[Finding]:
                 "note", "triton is not on this system", "lessons 08-11 need Linux or WSL2; the others run here"
             )
         return
-    yield Finding("ok", f"triton {triton.__version__}")
+    version, tested = triton.__version__, tested_versions()["triton"]
+    if version.split("+")[0] == tested:
+        yield Finding("ok", f"triton {version}")
+    else:
+        yield Finding("note", f"triton {version} is untested; the course was tested with {tested}")
+    yield from _triton_on_a_gpu()
+
+
+def _triton_on_a_gpu() -> Iterator[Finding]:
+    """A kernel is started by a piece of C that Triton writes and has compiled. Interpreting needs none of that."""
+    import torch
+
+    from pagedlab.gpu import mode
+
+    if not torch.cuda.is_available():
+        return
+    header = Path(sysconfig.get_paths(scheme=sysconfig.get_default_scheme().replace("local", "prefix"))["include"])
+    if os.environ.get(mode.VARIABLE) and mode.is_interpreting():
+        yield Finding("note", f"{mode.VARIABLE} is set: kernels are interpreted, not run on the GPU", "unset it")
+    elif not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        yield Finding("problem", "Triton needs a C compiler to run kernels on the GPU", "install gcc")
+    elif not (header / "Python.h").is_file():
+        yield Finding(
+            "problem",
+            f"Triton needs Python.h to run kernels on the GPU; it is not in {header}",
+            "install Python's headers (on Debian and Ubuntu: sudo apt-get install python3-dev)",
+        )
+    else:
+        yield Finding("ok", "Triton can compile for this GPU")
 
 
 def _model() -> Iterator[Finding]:

@@ -100,6 +100,35 @@ def test_triton_is_needed_only_where_it_exists(monkeypatch, system, state):
     assert finding.state == state and "08-11" in str(finding)
 
 
+def test_another_triton_is_a_note(monkeypatch):
+    pytest.importorskip("triton")
+    tested = doctor.tested_versions()["triton"]
+    for version, line in (
+        (tested, f"ok       triton {tested}"),
+        ("3.99.0", f"note     triton 3.99.0 is untested; the course was tested with {tested}"),
+    ):
+        monkeypatch.setattr("triton.__version__", version)
+        assert said(doctor._triton)[0] == line
+
+
+def test_what_triton_needs_on_a_gpu(monkeypatch, tmp_path):
+    import torch
+
+    assert torch.cuda.is_available() or said(doctor._triton_on_a_gpu) == []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert said(doctor._triton_on_a_gpu)[0].startswith("note     TRITON_INTERPRET is set")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert said(doctor._triton_on_a_gpu)[0].startswith("problem  Triton needs a C compiler")
+    monkeypatch.setenv("CC", "gcc")
+    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    assert said(doctor._triton_on_a_gpu)[0].startswith("problem  Triton needs Python.h")
+    (tmp_path / "Python.h").touch()
+    assert said(doctor._triton_on_a_gpu) == ["ok       Triton can compile for this GPU"]
+
+
 def test_a_missing_and_a_damaged_model():
     assert "pagedlab fetch" in said(doctor._model)[0]
     fetch.model_path().parent.mkdir(parents=True)
