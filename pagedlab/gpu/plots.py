@@ -3,8 +3,8 @@
 Each returns a `Picture`: an image with its description, and `table()` with the numbers in it.
 """
 
-from collections.abc import Mapping, Sequence
-from math import ceil, log10
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, inf, log10
 
 from pagedlab.gpu.gpus import GPU, find
 from pagedlab.gpu.hierarchy import levels
@@ -111,6 +111,8 @@ def roofline_plot(
     """
     chosen = [find(gpu) for gpu in _several(gpus)]
     _check_count("GPUs", len(chosen), MOST_GPUS)
+    if points is not None and not isinstance(points, Mapping):
+        raise ValueError(f"points are {points!r}; expected a dictionary from names to points")
     placed = {name: _place(name, point) for name, point in (points or {}).items()}
     if len(placed) > MOST_POINTS:
         raise ValueError(f"{len(placed)} points; the picture holds {MOST_POINTS} at most")
@@ -128,7 +130,7 @@ def roofline_plot(
         axes.plot(xs, ys, style, color=colour, linewidth=2, label=label)
         axes.plot([at], [ys[1]], "o", markersize=9, markerfacecolor="white", markeredgecolor=colour, markeredgewidth=2)
     for marker, (name, (x, y)) in zip(MARKERS, placed.items(), strict=False):
-        label = f"{name}: {_number(x)} FLOP a byte, {_number(y / 1e12)} TFLOP/s"
+        label = f"{_as_is(name)}: {_number(x)} FLOP a byte, {_number(y / 1e12)} TFLOP/s"
         axes.plot(
             [x],
             [y / 1e12],
@@ -174,8 +176,8 @@ def _place(name: str, point) -> tuple[float, float]:
         x, y = map(float, point)
     except (TypeError, ValueError):
         raise ValueError(f"the point {name!r} is {point!r}; expected a Roofline, or (FLOP per byte, FLOP/s)") from None
-    if not (x > 0 and y > 0):
-        raise ValueError(f"the point {name!r} is at {x:g} FLOP per byte and {y:g} FLOP/s; both must be above 0")
+    if not (0 < x < inf and 0 < y < inf):
+        raise ValueError(f"the point {name!r} is at {x:g} FLOP per byte and {y:g} FLOP/s; both must be above 0, finite")
     return x, y
 
 
@@ -202,7 +204,7 @@ def waves_plot(num_programs: int | Mapping[str, int], num_sms: int, blocks_per_s
         _waves(axes, each, name)
     panels[-1].set_xlabel(f"multiprocessors 1 to {num_sms}", color=INK)
     if title:
-        figure.suptitle(title, fontsize=11, color=INK)
+        figure.suptitle(_as_is(title), fontsize=11, color=INK)
     start = f"{title}. " if title else ""
     says = start + " ".join(f"{name + ': ' if name else ''}{each.in_words()}." for name, each in told.items())
     rows = [
@@ -266,7 +268,7 @@ def _waves(axes, each: Waves, name: str) -> None:
     )
     axes.tick_params(colors=INK, length=0)
     more = f" (the first {MOST_WAVES} waves are drawn)" if each.count > MOST_WAVES else ""
-    axes.set_title(f"{name + ': ' if name else ''}{each.in_short()}{more}", loc="left", fontsize=9.5, color=INK)
+    axes.set_title(_as_is(f"{name + ': ' if name else ''}{each.in_short()}{more}"), loc="left", fontsize=9.5, color=INK)
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
 
 
@@ -276,7 +278,12 @@ def _number(value: float) -> str:
 
 
 def _several(gpus) -> list:
-    return [gpus] if isinstance(gpus, str | GPU) else list(gpus)
+    return list(gpus) if isinstance(gpus, Iterable) and not isinstance(gpus, str) else [gpus]
+
+
+def _as_is(text: str) -> str:
+    """For matplotlib, to which a text between two dollar signs is a formula, and maybe a wrong one."""
+    return text.replace("$", r"\$")
 
 
 def _check_count(what: str, count: int, most: int) -> None:

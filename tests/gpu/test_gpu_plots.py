@@ -65,6 +65,8 @@ class TestHierarchy:
     def test_what_it_cannot_draw(self):
         with pytest.raises(PagedLabError, match="No GPU is called 'H900'"):
             memory_hierarchy(["H900"])
+        with pytest.raises(PagedLabError, match="No GPU is called 5"):
+            memory_hierarchy(5)
         with pytest.raises(ValueError, match="0 GPUs; the picture holds 1 to 6"):
             memory_hierarchy([])
 
@@ -103,6 +105,8 @@ class TestRoofline:
         for points, says in (
             ({"a": 3}, "the point 'a' is 3; expected a Roofline"),
             ({"a": (0, 1)}, "both must be above 0"),
+            ({"a": (float("inf"), 1e12)}, "at inf FLOP per byte"),
+            ([(1, 2)], r"points are \[\(1, 2\)\]; expected a dictionary"),
             ({f"{i}": (1, 1) for i in range(9)}, "9 points; the picture holds 8"),
         ):
             with pytest.raises(ValueError, match=says):
@@ -152,6 +156,11 @@ class TestWaves:
         ):
             with pytest.raises(ValueError, match=says):
                 waves_plot(*arguments)
+
+
+def test_dollars_in_a_name_are_dollars():
+    wrong = r"$\frac{$"  # as a formula, an error when the figure is drawn
+    assert roofline_plot("A100", {wrong: (5, 1e12)}).png() and waves_plot({wrong: 5}, 108, title=wrong).png()
 
 
 def test_a_notebook_shows_an_opaque_png_with_alternative_text():
