@@ -165,6 +165,7 @@ def paged_decode(
     size instead, which makes a sequence's result the same to the last bit whoever shares its batch. window, choices:
     see `decode_launch`.
     """
+    _check_shapes(q, key_cache, value_cache, block_tables, seq_lens)
     if num_splits is None and tokens_per_split is None:
         knows_splits = kernel is paged_decode_kernel
         num_splits = _splits_that_fill_the_gpu(q, key_cache, seq_lens, window) if knows_splits else 1
@@ -224,7 +225,8 @@ def decode_launch(
     _, num_kv_heads, block_size, _ = key_cache.shape
     tile_dim = max(16, triton.next_power_of_2(head_dim))
     best_tile, best_stages = _step(q, tile_dim)
-    tile = best_tile if tile is None else tile
+    tile = best_tile if tile is None else whole_number("tile", tile)
+    window = min(whole_number("window", window), ONE_SPLIT)
     if tile < 16 or tile & (tile - 1):
         raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, or tl.dot refuses it")
     check_last_dimension(
@@ -294,6 +296,20 @@ def decode_launch(
     return grid, arguments, {"num_warps": num_warps, "num_stages": best_stages if num_stages is None else num_stages}
 
 
+def _check_shapes(q, key_cache, value_cache, block_tables, seq_lens) -> None:
+    num_seqs, _, head_dim = q.shape
+    if key_cache.shape != value_cache.shape or key_cache.shape[3] != head_dim:
+        raise ValueError(
+            f"q is {list(q.shape)}, key_cache {list(key_cache.shape)}, value_cache {list(value_cache.shape)}: the "
+            "caches need the same shape, and q's head_dim"
+        )
+    if block_tables.ndim != 2 or len(block_tables) != num_seqs or seq_lens.shape != (num_seqs,):
+        raise ValueError(
+            f"block_tables is {list(block_tables.shape)} and seq_lens {list(seq_lens.shape)}: {num_seqs} sequences "
+            "need a row and a length each"
+        )
+
+
 def _check(q, key_cache, value_cache, window, softcap, sinks) -> None:
     num_heads, num_kv_heads, block_size = q.shape[1], key_cache.shape[1], key_cache.shape[2]
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32) or not q.dtype == key_cache.dtype:
@@ -309,8 +325,10 @@ def _check(q, key_cache, value_cache, window, softcap, sinks) -> None:
                 f"the slots of a block of {name} are {cache.stride(2)} elements apart and there are {block_size}: "
                 f"inside a block the kernel counts in 32 bits. Lay the cache out block by block"
             )
-    if window < 0 or softcap < 0:
-        raise ValueError(f"window is {window} and softcap {softcap}: neither can be negative, and 0 is none")
+    if window < 0 or not 0 <= softcap < math.inf:
+        raise ValueError(
+            f"window is {window} and softcap {softcap}: both are finite, neither can be negative, and 0 is none"
+        )
     if sinks is not None and (sinks.shape != (num_heads,) or not sinks.is_contiguous()):
         raise ValueError(f"sinks are {list(sinks.shape)}: a contiguous [{num_heads}] is needed, one a query head")
 

@@ -385,7 +385,11 @@ def test_parts_that_do_not_fit(out, lse, error, words):
         (dict(num_splits=2, tokens_per_split=16), ValueError, "choose one of the two"),
         (dict(num_splits=70_000), ValueError, "70000 splits are more than the 65,535"),
         (dict(window=-1), ValueError, "window is -1"),
+        (dict(window=True), TypeError, "window must be a whole number, not True"),
+        (dict(tile=16.0), TypeError, "tile must be a whole number, not 16.0"),
         (dict(softcap=-1.0), ValueError, "softcap -1.0"),
+        (dict(softcap=math.inf), ValueError, "softcap inf: both are finite"),
+        (dict(softcap=math.nan), ValueError, "softcap nan: both are finite"),
         (dict(sinks=torch.zeros(3)), ValueError, r"sinks are \[3\]: a contiguous \[2\] is needed"),
     ],
 )
@@ -411,3 +415,17 @@ def test_tensors_that_cannot_be():
         paged_decode(q, caches[0].transpose(2, 3).contiguous().transpose(2, 3), caches[1], *rest)
     with pytest.raises(ValueError, match="2 query heads cannot share 3 kv heads"):
         paged_decode(q, *(cache.expand(-1, 3, -1, -1) for cache in caches), *rest)
+    for wrong in (
+        (q[..., :8], *caches, *rest),
+        (q, caches[0], caches[1][:, :, :1], *rest),
+        (q, *caches, rest[0].expand(2, -1), rest[1]),
+        (q.expand(2, -1, -1), *caches, rest[0].expand(2, -1), rest[1]),
+    ):
+        with pytest.raises(ValueError, match="the same shape, and q's head_dim|need a row and a length each"):
+            paged_decode(*wrong)
+
+
+def test_a_window_longer_than_any_sequence():
+    q, pages = pages_and_queries([5])
+    arguments = q, *pages.attention_args()
+    assert torch.equal(paged_decode(*arguments, window=2**40), paged_decode(*arguments))
