@@ -1,7 +1,6 @@
 """Lessons as a learner meets them: `pagedlab lab`, Run All, and the lesson's widget worked by hand.
 
-Lesson 02 keeps its map in the variable `reservation_map`, lesson 04 its explorer in `explorer`, lesson 07 its timeline
-in `timeline`.
+Variables with widgets: `reservation_map` in lesson 02, `explorer` in 04 and 11, `timeline` in 07, `viewer` in 09.
 """
 
 import sys
@@ -114,6 +113,52 @@ def test_lesson_07_runs_and_its_timeline_is_bound_to_the_kernel(course, open_not
     page.mouse.move(2, 2)
     notebook.screenshot("lesson-07-dark", tmp_path)
     notebook.screenshot("lesson-07-dark-timeline", tmp_path, root)
+
+    assert notebook.accessibility_problems(".plw-root") == []
+    assert notebook.left_the_machine == []
+    assert notebook.errors == []
+
+
+def test_lesson_09_runs_and_its_viewer_is_bound_to_the_kernel(course, open_notebook, tmp_path):
+    course.set_theme("light")
+    notebook = open_notebook("09_paged_decode_kernel.ipynb", server=course)
+    notebook.run_all(seconds=300)
+    page = notebook.page
+    root = page.get_by_test_id("tiles").first
+    root.scroll_into_view_if_needed()
+    expect(root.get_by_test_id("caption")).to_contain_text("Program (0, 2)")
+    root.get_by_test_id("next").click()
+    assert notebook.evaluate("print(viewer.step)") == "2"
+    expect(root.get_by_test_id("caption")).to_contain_text("Iteration 2")
+    root.locator('[data-program="0"]').click()
+    expect(root.get_by_test_id("caption")).to_contain_text("Program (0, 0)")
+    assert notebook.evaluate("print(viewer.program)") == "[0, 0, 0]"
+    root.scroll_into_view_if_needed()
+    page.mouse.move(2, 2)
+    notebook.screenshot("lesson-09-light", tmp_path)
+    notebook.screenshot("lesson-09-light-viewer", tmp_path, root)
+
+    assert notebook.accessibility_problems(".plw-root") == []
+    assert notebook.left_the_machine == []
+    assert notebook.errors == []
+
+
+def test_lesson_11_runs_and_its_explorer_compiles_again(course, open_notebook, tmp_path):
+    course.set_theme("dark")
+    notebook = open_notebook("11_occupancy_and_roofline.ipynb", server=course)
+    notebook.run_all(seconds=300)
+    page = notebook.page
+    root = page.get_by_test_id("occupancy").first
+    root.scroll_into_view_if_needed()
+    status = root.get_by_test_id("status")
+    expect(status).to_contain_text("For sm_80")
+    root.get_by_test_id("target").locator("input[value=sm_90]").check()
+    expect(status).to_contain_text("For sm_90", timeout=60_000)
+    assert notebook.evaluate("explorer.wait(); print(explorer.target, explorer.compiled.target.name)") == "sm_90 sm_90"
+    root.scroll_into_view_if_needed()
+    page.mouse.move(2, 2)
+    notebook.screenshot("lesson-11-dark", tmp_path)
+    notebook.screenshot("lesson-11-dark-explorer", tmp_path, root)
 
     assert notebook.accessibility_problems(".plw-root") == []
     assert notebook.left_the_machine == []

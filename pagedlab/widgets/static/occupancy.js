@@ -91,7 +91,7 @@ function render({ model, el }) {
         element(
           "section",
           { "aria-label": label, "data-testid": `kernel-${at}` },
-          element("h4", {}, figures && signInText(at), capital(label)),
+          element("p", { class: "plw-heading" }, figures && signInText(at), capital(label)),
           figures && element("div", { class: "plw-occupancy-figures" }, table(figures), limits(figures)),
           error && element("p", { class: "plw-occupancy-error" }, error),
           figures && !error && element("p", {}, lift(figures)),

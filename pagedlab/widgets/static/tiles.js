@@ -23,7 +23,7 @@ function render({ model, el }) {
   const programs = grid("programs", "Programs");
   const pool = grid("pool", "Pool");
   const sequence = grid("sequence", "Sequence");
-  const heading = (words) => element("h4", {}, words);
+  const heading = (words) => element("p", { class: "plw-heading" }, words);
   const programsHead = heading("Programs");
   const poolHead = heading("");
   const sequenceHead = heading("");
@@ -210,7 +210,7 @@ function render({ model, el }) {
     values.hidden = !most;
     values.style.minHeight = "";
     if (!told.length) {
-      if (most) values.replaceChildren(element("h4", {}, "At the end of this step"), element("p", { class: "plw-tiles-none" }, "This step is not one of the loop's."));
+      if (most) values.replaceChildren(element("p", { class: "plw-heading" }, "At the end of this step"), element("p", { class: "plw-tiles-none" }, "This step is not one of the loop's."));
       return;
     }
     const head = element("tr", {}, element("th", { scope: "col" }, "row"), Array.from({ length: most }, (_, row) => element("th", { scope: "col" }, row)));
@@ -225,7 +225,7 @@ function render({ model, el }) {
         }),
       ),
     );
-    values.replaceChildren(element("h4", {}, "At the end of this step"), element("table", {}, element("thead", {}, head), element("tbody", {}, rows)));
+    values.replaceChildren(element("p", { class: "plw-heading" }, "At the end of this step"), element("table", {}, element("thead", {}, head), element("tbody", {}, rows)));
   }
 
   // The same block in the pool and in the sequence is in the light together.
