@@ -11,6 +11,7 @@ argument `key_cache` says so (`Argument`), whatever it points to.
 import contextlib
 import inspect
 import sys
+import threading
 import types
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ import triton.language as tl  # noqa: E402  (after the choice of a mode)
 from triton.runtime import interpreter  # noqa: E402
 
 builder = interpreter.interpreter_builder
+
+ONE_AT_A_TIME = threading.RLock()
+"""Held while a kernel is interpreted: which program runs is one variable for all threads, and with another's number a
+kernel reads and writes anywhere."""
 
 
 def _mend_comparisons() -> None:

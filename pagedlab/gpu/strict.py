@@ -30,13 +30,13 @@ import contextlib
 import dataclasses
 import random
 import sys
-import threading
 from collections.abc import Iterator
 
 import numpy as np
 
 from pagedlab.errors import PagedLabError
 from pagedlab.gpu.interpreter import (
+    ONE_AT_A_TIME,
     Line,
     Patches,
     addresses,
@@ -99,7 +99,6 @@ class Strictness:
     first_nan: Line | None = None
 
 
-_LOCK = threading.RLock()
 _ACTIVE: list[Strictness] = []  # the innermost is the last
 
 
@@ -116,7 +115,7 @@ def strict(order: str = "in order", seed: int = 0) -> Iterator[Strictness]:
     if order not in ORDERS:
         raise ValueError(f"order is {order!r}; it can be one of {', '.join(map(repr, ORDERS))}")
     only_interpreting("strict()")
-    with _LOCK, Patches() as patches:
+    with ONE_AT_A_TIME, Patches() as patches:
         if not _ACTIVE:
             _install(patches)
         _ACTIVE.append(Strictness(order, seed))

@@ -37,6 +37,7 @@ import numpy as np
 
 from pagedlab.errors import PagedLabError
 from pagedlab.gpu.interpreter import (
+    ONE_AT_A_TIME,
     Argument,
     Patches,
     addresses,
@@ -165,12 +166,12 @@ def trace(
         raise PagedLabError(f"{kernel.__name__} asks for {', '.join(missing)}; there are {', '.join(arguments)}")
     grid = tuple(int(n) for n in grid)
     recorder = _Recorder(kernel, programs, watch)
-    with Patches() as patches:
+    with ONE_AT_A_TIME, Patches() as patches:
         recorder.install(patches)
         kernel[grid](**{name: arguments[name] for name in needed if name in arguments})
     return Trace(
         kernel=kernel.__name__,
-        grid=(*grid, 1, 1)[:3],
+        grid=(*grid, 1, 1, 1)[:3],
         source=recorder.source,
         first_line=recorder.first_line,
         programs=recorder.programs,

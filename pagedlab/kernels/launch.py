@@ -27,9 +27,7 @@ def launch(kernel, grid, arguments: dict[str, object], **options) -> None:
     if 0 in grid:
         return  # a GPU refuses a grid of nothing
     named = select(kernel, arguments)
-    if mode.is_interpreting():
-        importlib.import_module("pagedlab.gpu.interpreter")  # it mends a mistake of the interpreter's
-    with _device_of(named.values()):
+    with _one_at_a_time() if mode.is_interpreting() else _device_of(named.values()):
         kernel[tuple(grid)](**named, **options)
 
 
@@ -55,6 +53,11 @@ def check_last_dimension(**tensors: torch.Tensor) -> None:
                 f"the last dimension of {name} has stride {tensor.stride(-1)}: the kernels need the numbers of a head "
                 f"side by side. `{name}.contiguous()` has them so"
             )
+
+
+def _one_at_a_time():
+    """The interpreter knows no threads; and the module mends mistakes of the interpreter's."""
+    return importlib.import_module("pagedlab.gpu.interpreter").ONE_AT_A_TIME
 
 
 def _device_of(values):

@@ -1,6 +1,7 @@
 import json
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -184,6 +185,13 @@ def test_strict_and_trace_together():
         assert traced.program(0).blocks("pages", 4) == [[], [7], [2], [9], []]
         with pytest.raises(KernelError, match="lens, whose last one is 1"):
             trace(paged_sum_kernel, (3,), paged())
+
+
+def test_several_threads():
+    alone = trace(paged_sum_kernel, (2,), paged()).as_dict()
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(trace, paged_sum_kernel, (2,), paged()) for _ in range(6)]:
+            assert done.result().as_dict() == alone
 
 
 def test_everything_is_put_back():

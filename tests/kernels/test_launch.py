@@ -1,5 +1,7 @@
 """Kernels get what their parameters name."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -71,6 +73,17 @@ def test_what_is_no_kernel():
 
     with pytest.raises(LaunchError, match="plain.* is not a kernel: decorate the function with @triton.jit"):
         launch(plain, (1,), some_arguments())
+
+
+def test_several_threads():
+    """The interpreter's programs take their numbers from one place: in step with another thread, they mix them up."""
+    batches = [{**some_arguments(4 * n), "out": torch.zeros(4 * n), "x": torch.arange(4.0 * n)} for n in (10, 40, 20)]
+    grids = [(len(one["x"]) // 4,) for one in batches]
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(launch, add_kernel, *job) for job in zip(grids, batches, strict=True)]:
+            done.result()
+    for one in batches:
+        assert torch.equal(one["out"], one["x"] + 1)
 
 
 @pytest.mark.parametrize("grid", [(0,), (2, 0), (0, 3, 1)])
