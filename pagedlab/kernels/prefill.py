@@ -21,12 +21,15 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
+from pagedlab.cache.allocator import whole_number  # noqa: E402
 from pagedlab.kernels.decode import LOG2E, _check, softcap  # noqa: E402
 from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
 from pagedlab.kernels.write import cache_strides  # noqa: E402
 
 ROWS = 64
 """What a warp group multiplies at a time. float32 has no tensor cores without TF32's rounding, and takes fewer."""
+
+MOST_TOKENS = 2**30  # that a window can be said to have: more than any sequence
 
 TILE_BYTES = 32 * 1024
 """Keys and values of one step."""
@@ -205,12 +208,15 @@ def prefill_launch(
         seq_lens=seq_lens,
         query_start_loc=query_start_loc,
     )
+    _check_shapes(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc)
+    window = min(whole_number("window", window), MOST_TOKENS)
     _check(q, key_cache, value_cache, window, softcap, sinks)
     group_size, num_seqs = num_heads // num_kv_heads, len(seq_lens)
     tile_dim = max(16, triton.next_power_of_2(head_dim))
     default_rows, default_tile, default_stages = _what_fits(q, tile_dim)
-    rows = triton.next_power_of_2(max(group_size, default_rows if rows is None else rows))
-    tile = default_tile if tile is None else tile
+    rows = default_rows if rows is None else whole_number("rows", rows, at_least=1)
+    rows = triton.next_power_of_2(max(group_size, rows))
+    tile = default_tile if tile is None else whole_number("tile", tile)
     num_warps = num_warps or (8 if tile_dim > 128 else 4)
     num_stages = num_stages or default_stages
     if tile < 16 or tile & (tile - 1):
@@ -247,6 +253,20 @@ def prefill_launch(
     }
     grid = total_tokens // (rows // group_size) + num_seqs, num_kv_heads
     return grid, arguments, {"num_warps": num_warps, "num_stages": num_stages}
+
+
+def _check_shapes(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc) -> None:
+    if key_cache.shape != value_cache.shape or key_cache.shape[3] != q.shape[2]:
+        raise ValueError(
+            f"q is {list(q.shape)}, key_cache {list(key_cache.shape)}, value_cache {list(value_cache.shape)}: the "
+            "caches need the same shape, and q's head_dim"
+        )
+    num_seqs = len(seq_lens)
+    if block_tables.ndim != 2 or len(block_tables) != num_seqs or query_start_loc.shape != (num_seqs + 1,):
+        raise ValueError(
+            f"block_tables is {list(block_tables.shape)} and query_start_loc {list(query_start_loc.shape)}: "
+            f"{num_seqs} sequences need a row each, and {num_seqs + 1} places where their queries begin and end"
+        )
 
 
 def _what_fits(q: torch.Tensor, tile_dim: int) -> tuple[int, int, int]:

@@ -136,6 +136,11 @@ def test_windows_caps_and_sinks(window, softcap, with_sinks):
             torch.testing.assert_close(out[row, head].double(), probs @ values[seen], atol=2e-6, rtol=1e-3)
 
 
+def test_a_window_beyond_everything_is_none():
+    pages, q = make_pages([30], 1, 4, 16), random_queries(20, 2, 16)
+    assert torch.equal(run(q, pages, starts_of([20]), window=2**40), run(q, pages, starts_of([20])))
+
+
 @pytest.mark.filterwarnings("error")
 def test_empty_rows_divide_by_nothing():
     """Rows behind a sequence's last token: tokens enough behind it to have nothing in their window."""
@@ -164,6 +169,22 @@ def test_what_the_kernel_does_not_take_is_refused():
         prefill.prefill_launch(random_queries(3, 5, 8), *pages.attention_args(), starts)
     with pytest.raises(ValueError, match="tile is 24"):
         prefill.prefill_launch(q, *pages.attention_args(), starts, tile=24)
+    for choice, error in (
+        ({"tile": 32.0}, TypeError),
+        ({"rows": 0}, ValueError),
+        ({"window": 1.5}, TypeError),
+        ({"window": -1}, ValueError),
+        ({"softcap": float("nan")}, ValueError),
+    ):
+        with pytest.raises(error, match=next(iter(choice))):
+            prefill.prefill_launch(q, *pages.attention_args(), starts, **choice)
+    caches, tables, lens = (pages.key_cache, pages.value_cache), pages.block_tables, pages.seq_lens
+    with pytest.raises(ValueError, match=r"query_start_loc \[3\]: 1 sequences need .* 2 places"):
+        prefill.prefill_launch(q, *caches, tables, lens, torch.tensor([0, 1, 3]))
+    with pytest.raises(ValueError, match=r"block_tables is \[2, 5\]"):
+        prefill.prefill_launch(q, *caches, tables.repeat(2, 1), lens, starts)
+    with pytest.raises(ValueError, match=r"q is \[3, 4, 7\], key_cache .* q's head_dim"):
+        prefill.prefill_launch(q[..., :7], *caches, tables, lens, starts)
     with pytest.raises(LaunchError, match="last dimension of key_cache has stride"):
         turned = pages.key_cache.transpose(2, 3).contiguous().transpose(2, 3)
         prefill.prefill_launch(q, turned, *pages.attention_args()[1:], starts)
