@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from time import monotonic
 
-from pagedlab.course.promise import Wrong, calling, note
+from pagedlab.course.promise import TimeUp, Wrong, calling, note
 from pagedlab.course.words import error_text
 
 TARGETS = ("sm_80", "sm_90")
@@ -17,6 +17,11 @@ SECONDS = 30.0
 LAUNCH_SECONDS = 6.0  # one launch of a check takes 0.1 s, so this one is stuck
 
 COMPILING = "The interpreter is Python and forgives much. A compiler has to know every type and shape beforehand."
+
+SLOW = (
+    "A compiler spreads a tile over registers, number by number. Tiles with three dimensions, or many large ones at a "
+    "time, make a very long program: tl.dot sums without one. If the machine was just busy, check again."
+)
 
 MISTAKES = {  # by the name of the strict interpreter's error, or by words of the error that it runs into
     "OutOfBounds": (
@@ -111,6 +116,8 @@ def compiled_notes(answer, arguments: dict, call: str, targets: Sequence[str] = 
         records = compile_many([(answer, arguments, target, options) for target in targets])
     except CompileError as error:
         raise Wrong(f"It runs, but it doesn't compile. {error}", call, COMPILING) from None
+    except TimeUp:
+        raise Wrong("It runs, but the compiler was still at work when the time was over.", call, SLOW) from None
     for record in records:
         note(f"On {record.summary()}")
         for advice in record.advice():

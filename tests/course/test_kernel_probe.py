@@ -10,8 +10,10 @@ import triton.language as tl
 from pagedlab import check
 from pagedlab.course.checking import _wrong_kind
 from pagedlab.course.exercises import find
-from pagedlab.course.kernel_probe import LAUNCH_SECONDS, SECONDS
+from pagedlab.course.kernel_probe import LAUNCH_SECONDS, SECONDS, compiled_notes
 from pagedlab.course.parts import your_parts
+from pagedlab.course.promise import TimeUp, Wrong
+from pagedlab.gpu import compiled
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +118,26 @@ def test_an_argument_that_there_is_not(cell):
     text = HELPER + HEAD.replace("slot_mapping,", "slots,") + RIGHT.replace("slot_mapping", "slots")
     (failure, *_) = check("kv_write_kernel", cell(text)["kv_write_kernel"]).failures
     assert "asks for slots" in failure.message and "slot_mapping" in failure.message
+
+
+def test_bare_names_of_tritons_are_told(cell):
+    text = "from triton.language import *\n" + (HELPER + HEAD + RIGHT).replace("tl.", "")
+    (failure, *_) = check("kv_write_kernel", cell(text)["kv_write_kernel"]).failures
+    assert "by a bare name" in failure.message and "tl.load" in failure.hint
+
+
+def test_a_compiler_that_takes_too_long_is_no_endless_loop(monkeypatch):
+    def compile_many(jobs):
+        raise TimeUp
+
+    monkeypatch.setattr(compiled, "compile_many", compile_many)
+    with pytest.raises(Wrong, match="the compiler was still at work"):
+        compiled_notes(None, {}, "kernel[(1,)]()")
+
+
+def test_a_decorator_above_triton_jit_is_told(cell):
+    decorated = triton.heuristics({"TILE_DIM": lambda arguments: 4})(cell(HELPER + HEAD + RIGHT)["kv_write_kernel"])
+    assert "a decorator above @triton.jit" in _wrong_kind(find("kv_write_kernel"), decorated).message
 
 
 def test_what_is_no_kernel():
