@@ -256,6 +256,35 @@ def test_a_long_context_grows_through_its_graphs(on_both):
     assert {tokens for _, tokens in engine.runner._replay._steps} == {512, 1024}
 
 
+def test_graphs_make_room_for_others(on_both, monkeypatch):
+    """One prompt after the other ends, so batches of 5, 4, 3, 2 and 1 follow each other; one graph is kept."""
+    monkeypatch.setattr("pagedlab.engine.graphs.MOST_KEPT", 1)
+    params = [SamplingParams(max_tokens=4 * n, temperature=0, ignore_eos=True) for n in range(1, 6)]
+    tokens = []
+    for loaded in on_both:
+        engine = Engine(loaded.model, loaded.tokenizer, num_blocks=128)
+        tokens.append([output.token_ids for output in engine.generate(PROMPTS, params, progress=False)])
+    assert tokens[0] == tokens[1]
+    assert list(engine.runner._replay._steps) == [(1, 256)]
+
+
+def test_what_cannot_be_recorded_runs_without_graphs(on_both, monkeypatch):
+    """No recording may wait for the GPU. Afterwards everything goes on, on the stream on which it was before."""
+    on_cpu, there = on_both
+    _, expected = generate(on_cpu)
+    write = triton_backend.kv_write
+
+    def waiting(*arguments):
+        torch.cuda.synchronize()
+        write(*arguments)
+
+    monkeypatch.setattr(triton_backend, "kv_write", waiting)
+    with pytest.warns(UserWarning, match="without CUDA graphs"):
+        engine, mine = generate(there)
+    assert mine == expected and not engine.runner._replay._steps
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
 def test_samples_and_beams(on_both):
     """Drawing happens from the same numbers on both: seeds, not the GPU's generator."""
     texts = []
