@@ -65,15 +65,21 @@ def copy_blocks(key_cache, value_cache, pairs) -> None:
 
 
 def copy_launch(key_cache, value_cache, pairs) -> tuple[tuple, dict, dict]:
-    """`(grid, arguments, options)` of a launch. ValueError: a last dimension whose stride is not 1."""
+    """`(grid, arguments, options)` of a launch. ValueError: a last dimension whose stride is not 1, or shapes that do not fit."""
     check_last_dimension(key_cache=key_cache, value_cache=value_cache)
     _, num_kv_heads, block_size, head_dim = key_cache.shape
+    pairs = torch.as_tensor(pairs, device=key_cache.device)
+    if pairs.shape != (len(pairs), 2) or key_cache.shape != value_cache.shape:
+        raise ValueError(
+            f"pairs are {list(pairs.shape)}, key_cache {list(key_cache.shape)}, value_cache {list(value_cache.shape)}: "
+            "[num_pairs, 2] and two caches of one shape are needed"
+        )
     tile_dim = triton.next_power_of_2(head_dim)
     lanes_move = NUM_WARPS * WARP_SIZE * BYTES_A_LANE // key_cache.element_size()  # numbers, with one instruction each
     arguments = dict(
         key_cache=key_cache,
         value_cache=value_cache,
-        pairs=torch.as_tensor(pairs, device=key_cache.device).contiguous(),
+        pairs=pairs.contiguous(),
         **cache_strides(key_cache, value_cache),
         BLOCK_SIZE=block_size,
         HEAD_DIM=head_dim,

@@ -64,7 +64,7 @@ def kv_write(keys, values, key_cache, value_cache, slot_mapping, kernel=kv_write
     """As `ops.kv_write`, without its checks. kernel: yours, if it takes its arguments by the names above.
 
     slot_mapping: `[num_tokens]` integers, a list or a tensor on the cache's device.
-    ValueError: a last dimension whose stride is not 1.
+    ValueError: a last dimension whose stride is not 1, or shapes that do not fit.
     """
     if len(keys):
         grid, arguments, options = write_launch(keys, values, key_cache, value_cache, slot_mapping)
@@ -75,12 +75,23 @@ def write_launch(keys, values, key_cache, value_cache, slot_mapping) -> tuple[tu
     """`(grid, arguments, options)` of a launch: what `launch` takes, and what a compilation can be described with."""
     check_last_dimension(keys=keys, values=values, key_cache=key_cache, value_cache=value_cache)
     num_tokens, num_kv_heads, head_dim = keys.shape
+    slot_mapping = torch.as_tensor(slot_mapping, device=key_cache.device)
+    if values.shape != keys.shape or slot_mapping.shape != (num_tokens,):
+        raise ValueError(
+            f"keys are {list(keys.shape)}, values {list(values.shape)}, slot_mapping {list(slot_mapping.shape)}: each "
+            "token has a key, a value and a slot"
+        )
+    if key_cache.shape != value_cache.shape or key_cache.shape[1::2] != keys.shape[1:]:
+        raise ValueError(
+            f"key_cache is {list(key_cache.shape)}, value_cache {list(value_cache.shape)}: keys of {list(keys.shape)} "
+            f"need [num_blocks, {num_kv_heads}, block_size, {head_dim}]"
+        )
     arguments = dict(
         keys=keys,
         values=values,
         key_cache=key_cache,
         value_cache=value_cache,
-        slot_mapping=torch.as_tensor(slot_mapping, device=key_cache.device).contiguous(),
+        slot_mapping=slot_mapping.contiguous(),
         keys_token_stride=keys.stride(0),
         keys_head_stride=keys.stride(1),
         values_token_stride=values.stride(0),

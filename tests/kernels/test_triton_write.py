@@ -146,3 +146,26 @@ def test_every_lane_of_a_warp_moves_16_bytes():
     grid, arguments, options = write.write_launch(keys, keys, cache, cache, [0, 1, 2, 3, -1])
     assert grid == (5, 3) and options == {"num_warps": 1}
     assert arguments["HEAD_DIM"] == 80 and arguments["TILE_DIM"] == 256 and arguments["key_block_stride"] == 3 * 16 * 80
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(slot_mapping=[0, 5]), r"slot_mapping \[2\]: each token has a key, a value and a slot"),
+        (dict(values=torch.zeros(2, 2, 8)), r"values \[2, 2, 8\]"),
+        (dict(value_cache=torch.zeros(3, 1, 4, 8)), r"need \[num_blocks, 2, block_size, 8\]"),
+        (dict(key_cache=torch.zeros(3, 2, 4, 16), value_cache=torch.zeros(3, 2, 4, 16)), "need"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_not_launched(change, words):
+    caches = {name: torch.zeros(3, 2, 4, 8) for name in ("key_cache", "value_cache")}
+    tensors = dict(keys=torch.ones(3, 2, 8), values=torch.ones(3, 2, 8), **caches, slot_mapping=[0, 5, 11]) | change
+    with pytest.raises(ValueError, match=words):
+        write.kv_write(**tensors)
+    assert not tensors["key_cache"].any() and not tensors["value_cache"].any()
+
+
+def test_pairs_are_pairs():
+    caches = torch.zeros(2, 3, 2, 4, 8).unbind(0)
+    with pytest.raises(ValueError, match=r"pairs are \[2\].*\[num_pairs, 2\]"):
+        copy.copy_blocks(*caches, [0, 1])
