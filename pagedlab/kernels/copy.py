@@ -65,7 +65,10 @@ def copy_blocks(key_cache, value_cache, pairs) -> None:
 
 
 def copy_launch(key_cache, value_cache, pairs) -> tuple[tuple, dict, dict]:
-    """`(grid, arguments, options)` of a launch. ValueError: a last dimension whose stride is not 1, or shapes that do not fit."""
+    """`(grid, arguments, options)` of a launch.
+
+    ValueError: a last dimension whose stride is not 1, or shapes that do not fit.
+    """
     check_last_dimension(key_cache=key_cache, value_cache=value_cache)
     _, num_kv_heads, block_size, head_dim = key_cache.shape
     pairs = torch.as_tensor(pairs, device=key_cache.device)
