@@ -1,7 +1,7 @@
 """The traps of lesson 09 are traps: each wrong kernel is right on the inputs that come to mind first.
 
 Two sequences of the same length, all blocks full and in order, tensors of their own, a head of 64, Triton's interpreter
-as it is. What the check of the exercise does to the same kernels is in test_corpus.py.
+as it is. What the check of the exercise does to the same kernels is in test_corpus_09.py.
 """
 
 import pytest
