@@ -11,6 +11,7 @@ slot. What comes back then are the weights that every slot got (see `attention_p
 import contextlib
 import math
 import warnings
+from collections import Counter
 
 import torch
 
@@ -311,6 +312,21 @@ def _told_error(error, call: str, hint: str) -> Wrong:
             "tl.dot wants one type on both sides. Queries, keys and values are float16, but what tl.exp gives is "
             "float32: `.to(values.dtype)`."
         )
+    elif "incompatible dimensions" in said:
+        message = f"Two tiles of different shapes meet ({said})."
+        hint = (
+            "Which side of each is TILE, TILE_DIM or ROWS? One number a row meets a matrix as [:, None], one a column "
+            "as [None, :]. tl.sum and tl.max take away the side that axis names."
+        )
+    elif "equal reduction dimensions" in said:
+        message = f"tl.dot can't multiply these: {said}."
+        hint = "It sums along the rows of the first and down the columns of the second: [.., N] by [N, ..]."
+    elif "cannot be block type if pointer" in said:
+        message = f"A tile goes to one pointer ({said})."
+        hint = "Each number needs its own place: a pointer plus a tile of offsets, + dims at the end, as in the load."
+    elif "is not iterable" in said or "not subscriptable" in said:
+        message = f"A pointer has no [index] ({said})."
+        hint = "tl.load(seq_lens + seq) reads entry seq: a pointer plus so many elements."
     where = f"line {error.line.number}: {error.line.text}" if error.line else ""
     return Wrong(message, f"{call}\nraised in program {tuple(error.program[:2])}", hint, where=where)
 
@@ -330,9 +346,26 @@ def _explain(answer, inputs: DecodeInputs, call: str) -> None:
     weights, wanted = got[sequence, head], right[sequence, head]
     if weights.isnan().any():
         return
+    _explain_tiles(answer, weights, inputs, sequence, head, call)
     explain_places(weights, wanted, inputs.pages, sequence, head, inputs.num_heads, call)
     _explain_keys(answer, inputs, sequence, head, call)
     explain_weights(weights, wanted, inputs.pages, sequence, head, inputs.num_heads, call, inputs.tile)
+
+
+def _explain_tiles(answer, weights, inputs: DecodeInputs, sequence: int, head: int, call: str) -> None:
+    """Raise `Wrong` if only the last of several tiles has any weight."""
+    num_tokens, kv_head = inputs.pages.lens[sequence], head // inputs.group_size
+    last = (num_tokens - 1) // inputs.tile * inputs.tile
+    found = [float(weights[(kv_head, *inputs.pages.where(sequence, position))]) for position in range(num_tokens)]
+    if last > 0 and not any(found[:last]) and all(found[last:]):
+        _explain_keys(answer, inputs, sequence, head, call)  # they may never have been read
+        raise Wrong(
+            f"{NAMES[sequence]}, head {head}: only its last tile counts, tokens {last} to {num_tokens - 1}. What the "
+            "tiles before it added up is gone.",
+            call,
+            "What carries over from tile to tile? running_sum and acc are multiplied by exp(running_max - new_max): "
+            "that is 0 as long as running_max is -inf.",
+        )
 
 
 def _explain_keys(answer, inputs: DecodeInputs, sequence: int, head: int, call: str) -> None:
@@ -344,17 +377,18 @@ def _explain_keys(answer, inputs: DecodeInputs, sequence: int, head: int, call: 
     arguments = inputs.arguments()
     program = (sequence, head if inputs.head_grid else kv_head)
     traced = trace(answer, inputs.grid, select(answer, arguments), programs=[program], watch=())
-    loaded = set()
+    loaded = Counter()
     for access in traced.program(*program).events:
         if access.tensor == "key_cache":
             loaded.update(access.elements.tolist())
     steps = [arguments[f"key_{name}_stride"] for name in ("block", "head", "slot")]
 
-    def was_loaded(block: int, slot: int) -> bool:
-        return block * steps[0] + kv_head * steps[1] + slot * steps[2] in loaded
+    def times(position: int) -> int:
+        block, slot = pages.where(sequence, position)
+        return loaded[block * steps[0] + kv_head * steps[1] + slot * steps[2]]
 
     for position in range(pages.lens[sequence]):
-        if not was_loaded(*pages.where(sequence, position)):
+        if not times(position):
             raise Wrong(
                 f"{NAMES[sequence]}, head {head}: the key of token {position} was never read. It lies in "
                 f"{pages.told_where(sequence, position)}, kv head {kv_head}.",
@@ -362,6 +396,14 @@ def _explain_keys(answer, inputs: DecodeInputs, sequence: int, head: int, call: 
                 OUTSIDE["key_cache"],
                 pages.picture(),
             )
+    often = [position for position in range(pages.lens[sequence]) if times(position) > times(0)]
+    if often:
+        raise Wrong(
+            f"{NAMES[sequence]}, head {head}: the key of token {often[-1]} was read {times(often[-1])} times, that of "
+            f"token 0 {times(0)} time{'s' if times(0) > 1 else ''}.",
+            call,
+            "A step takes TILE tokens, so the next begins TILE tokens further: range(0, seq_len, TILE).",
+        )
 
 
 def _accuse_scale(got, inputs: DecodeInputs, call: str, close: float) -> None:

@@ -1,4 +1,7 @@
-"""Wrong kernels for one head along the table: ours, with one thing changed."""
+"""Wrong kernels for one head along the table: ours, with one thing changed.
+
+What goes wrong here as in the whole kernel is in paged_decode_kernel.py.
+"""
 
 from pagedlab.kernels.decode_steps import paged_decode_kernel_step_2
 from tests.altered_kernel import altered
@@ -22,13 +25,11 @@ def slip(promise, says, *changes):
 
 
 positions_taken_for_slots = slip(ONE, "", ("slots = positions % BLOCK_SIZE", "slots = positions"))
-ignores_the_table = slip(
-    ONE, "", ("tl.load(table + positions // BLOCK_SIZE, mask=stored, other=0)", "(positions // BLOCK_SIZE)")
-)
+steps_of_one_token = slip(ONE, "token 15 was read 16 times", ("range(0, seq_len, TILE)", "range(0, seq_len)"))
+forgets_the_new_maximum = slip(TILES, "only its last tile counts", ("        running_max = new_max\n", ""))
 never_rescales = slip(
     TILES, "sum and values both", ("running_sum * shrink +", "running_sum +"), ("acc * shrink +", "acc +")
 )
-rescales_the_sum_only = slip(TILES, "sum and values both", ("acc * shrink +", "acc +"))
 shrinks_the_wrong_way = slip(ONE, "", ("tl.exp(running_max - new_max)", "tl.exp(new_max - running_max)"))
 a_maximum_for_each_tile = slip(
     TILES,
@@ -37,23 +38,14 @@ a_maximum_for_each_tile = slip(
     ("running_sum * shrink +", "running_sum +"),
     ("acc * shrink +", "acc +"),
 )
-whole_tiles_only = slip(TAIL, "not read", ("range(0, seq_len, TILE)", "range(0, seq_len // TILE * TILE, TILE)"))
 takes_nan_away = slip(
     TAIL,
     "0 * inf",
     ("value_at[:, None] + dims[None, :], mask=mask", "value_at[:, None] + dims[None, :], mask=in_head[None, :]"),
     ("acc = acc * shrink +", "values = tl.where(values == values, values, 0.0)\n        acc = acc * shrink +"),
 )
-table_read_behind_its_end = slip(
-    TAIL, "of block_tables", ("positions // BLOCK_SIZE, mask=stored, other=0)", "positions // BLOCK_SIZE)")
-)
-dead_lanes_weigh_something = slip(TAIL, "sum to", ('axis=1) * scale, float("-inf"))', "axis=1) * scale, 0.0)"))
 one_length_for_all = slip(BATCH, "", ("tl.load(seq_lens + seq)", "tl.load(seq_lens)"))
-the_table_is_packed = slip(BATCH, "", ("seq * table_stride", "seq * ((seq_len + BLOCK_SIZE - 1) // BLOCK_SIZE)"))
 groups_in_turn = slip(GROUPS, "kv head", ("head // GROUP_SIZE", "head % (tl.num_programs(1) // GROUP_SIZE)"))
-block_stride_from_the_heads = slip(
-    STRIDES, "key_cache", ("blocks * key_block_stride", "blocks * (tl.num_programs(1) // GROUP_SIZE * key_head_stride)")
-)
 out_by_the_strides_of_q = slip(
     STRIDES,
     "",
@@ -62,15 +54,6 @@ out_by_the_strides_of_q = slip(
 nothing_divided_by_nothing = slip(
     EMPTY, "NaN", ("acc / tl.where(running_sum == 0.0, 1.0, running_sum)", "acc / running_sum")
 )
-leaves_before_it_stores = slip(
-    EMPTY,
-    "never written",
-    (
-        "    dims = tl.arange(0, TILE_DIM)\n",
-        "    if seq_len == 0:\n        return\n    dims = tl.arange(0, TILE_DIM)\n",
-    ),
-)
-starts_at_zero = slip(LARGE, "largest of nothing", ('float("-inf"), 0.0\n', "0.0, 0.0\n"))
 scores_in_float16 = slip(EXACT, "", ("axis=1) * scale,", "axis=1).to(tl.float16) * scale,"))
 exp_without_a_maximum = slip(
     LARGE,
@@ -78,11 +61,11 @@ exp_without_a_maximum = slip(
     ("new_max = tl.maximum(running_max, tl.max(scores, axis=0))", "new_max = 0.0"),
     ('float("-inf"), 0.0\n', "0.0, 0.0\n"),
 )
-queries_scaled_in_float16 = slip(
-    EXACT,
-    "scale the scores",
-    ("mask=in_head, other=0.0).to(tl.float32)", "mask=in_head, other=0.0)\n    query = (query * scale).to(tl.float16)"),
-    ("query[None, :] * keys, axis=1) * scale", "query[None, :] * keys, axis=1)"),
+sixty_four_bits_too_late = slip(
+    FAR,
+    "before anything is multiplied",
+    ("other=0).to(tl.int64)", "other=0)"),
+    ("blocks * key_block_stride", "(blocks * key_block_stride).to(tl.int64)"),
+    ("blocks * value_block_stride", "(blocks * value_block_stride).to(tl.int64)"),
 )
-block_ids_stay_32_bits = slip(FAR, "to(tl.int64)", ("other=0).to(tl.int64)", "other=0)"))
 maximum_changes_its_type = slip(COMPILES, "doesn't compile", ('float("-inf"), 0.0\n', 'float("-inf"), 0\n'))

@@ -5,7 +5,7 @@ import math
 import torch
 
 from pagedlab.course.decode_probe import DecodeInputs, expect_decode, tally
-from pagedlab.course.kernel_probe import compiled_notes
+from pagedlab.course.kernel_probe import SECONDS, compiled_notes
 from pagedlab.course.promise import Exercise, calling, note, promise
 from pagedlab.course.tensors import randn
 
@@ -104,7 +104,7 @@ def one_block(answer, case: dict, hint: str, change=lambda inputs: inputs, **opt
 
 @launches(
     "One head over one full block, wherever it lies",
-    dict(lens=[16]),
+    dict(lens=[16], head_dim=32),  # TILE is not TILE_DIM: sides that were taken for each other don't fit
     dict(lens=[16], seed=3),
     dict(lens=[32], block_size=32, tile=32, head_dim=32),
     dict(lens=[16], scale=0.75),
@@ -186,7 +186,7 @@ def step_1_exact(answer, case):
 
 @launches(
     "One tile of one head",
-    dict(lens=[16]),
+    dict(lens=[16], head_dim=32),
     dict(lens=[16], block_size=4),
     dict(lens=[32], tile=32, head_dim=32),
     dict(lens=[16], scale=0.75),
@@ -326,9 +326,9 @@ def whole(answer, case: dict, hint: str, change=lambda inputs: inputs, **options
 
 @launches(
     "One tile of one group",
-    dict(lens=[16], group_size=4),
-    dict(lens=[16, 16], group_size=4, num_kv_heads=2),
-    dict(lens=[32], group_size=2, tile=32, head_dim=32),
+    dict(lens=[32], group_size=4, tile=32, head_dim=64),  # ROWS, TILE and TILE_DIM all differ
+    dict(lens=[16, 16, 16], group_size=4, num_kv_heads=2),
+    dict(lens=[16], group_size=2, head_dim=32),
     dict(lens=[16], group_size=4, scale=0.75),
 )
 def group_one_tile(answer, case):
@@ -478,7 +478,7 @@ EXERCISES = (
             "The values come like the keys, by their own strides, masked, with other=0.0. The result is "
             "tl.sum(probs[:, None] * values, axis=0) / tl.sum(probs, axis=0); tl.store masks dims below HEAD_DIM.",
         ),
-        seconds=20.0,
+        seconds=SECONDS,
     ),
     Exercise(
         id="paged_decode_kernel_step_2",
@@ -510,7 +510,7 @@ EXERCISES = (
             "running_sum = running_sum * shrink + tl.sum(probs, axis=0), and acc = acc * shrink + tl.sum(probs[:, "
             "None] * values, axis=0). Behind the loop, divide once: by 1 where running_sum is 0.",
         ),
-        seconds=20.0,
+        seconds=SECONDS,
     ),
     Exercise(
         id="paged_decode_kernel",
@@ -541,6 +541,6 @@ EXERCISES = (
             "tl.max(scores, axis=1), and [:, None] where a row's number meets a matrix.",
             "tl.dot wants one type on both sides: acc * shrink[:, None] + tl.dot(probs.to(values.dtype), values).",
         ),
-        seconds=20.0,
+        seconds=SECONDS,
     ),
 )
