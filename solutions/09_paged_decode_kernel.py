@@ -140,7 +140,7 @@ print("worst of all:", max(abs(one - other) for one, other in zip(exact, rounded
 # 3. Any head size: `TILE_DIM` is `HEAD_DIM` or the next power of 2, and 16 at least. Any strides.
 # 4. Scores may be very large or very negative. Products and sums are in float32.
 #
-# *Size of the answer: about 17 lines.* Stuck? `hint("paged_decode_kernel_step_1")`.
+# *Size of the answer: about 16 lines.* Stuck? `hint("paged_decode_kernel_step_1")`.
 
 
 # %% tags=["exercise"]
@@ -179,8 +179,8 @@ def paged_decode_kernel_step_1(
 check("paged_decode_kernel_step_1", paged_decode_kernel_step_1)
 
 # %% [markdown]
-# A check runs your kernel inside `strict()`, on pools made to be hostile. Then it compiles it, and says what came out.
-# How to read that comes at the end.
+# A check runs your kernel inside `strict()`, on pools made to be hostile. Then it compiles it for an A100 (`sm_80`) and
+# an H100 (`sm_90`). The end tells how to read it.
 
 # %%
 parts = your_parts(
@@ -235,7 +235,7 @@ print("lanes on:            ", int(stored.sum()), "of 16")
 # 3. The online softmax in float32. A sequence of length 0 gets zeros.
 # 4. A pool may have more than 2**31 numbers.
 #
-# *Size of the answer: about 26 lines, most of them from 9.1.* Stuck? `hint("paged_decode_kernel_step_2")`.
+# *Size of the answer: about 27 lines, most of them from 9.1.* Stuck? `hint("paged_decode_kernel_step_2")`.
 
 
 # %% tags=["exercise"]
@@ -295,8 +295,8 @@ parts = your_parts(
 parts
 
 # %% [markdown]
-# The report may mention registers that ran out, and that nothing is fetched ahead. Step 3 changes both. A and B, nine
-# heads each, 18 programs:
+# The report may say that 8 B are spilled, as for our own kernel on an A100, and that nothing is fetched ahead. Step 3
+# changes both. A and B, nine heads each, 18 programs:
 
 # %%
 _, arguments, _ = decode_launch(q, key_cache, value_cache, block_tables, seq_lens, tile=16)
@@ -359,7 +359,7 @@ for rows in (3, 16, 64):
 # 2. `ROWS` is a power of 2 from 16 on, not smaller than the group. Groups of 1, 3, 5 or 24 are fine.
 # 3. All else as in 9.2. Each row has a `running_max` and a `running_sum` of its own.
 #
-# *Size of the answer: about 29 lines.* `tl.dot` wants one type on both sides: `probs.to(values.dtype)`. Stuck?
+# *Size of the answer: about 31 lines.* `tl.dot` wants one type on both sides: `probs.to(values.dtype)`. Stuck?
 # `hint("paged_decode_kernel")`.
 
 
@@ -609,21 +609,22 @@ for name, one in zip(("9.2", "9.2", "9.3", "9.3"), made):
     print(f"measured: {name} on {one.summary()}")
 
 # %% [markdown]
-# How to read it, for the kernel with `tl.dot`:
+# 9.3, on both counts:
 #
 # - **HMMA** is a product on tensor cores. Without `tl.dot`, there is none.
-# - **Async copies of 16 bytes** bring keys and values into shared memory while the program does something else. They
-#   are all that moves a lot here. The few narrower loads are lengths and table entries.
-# - **No spill**: all that a program carries fits into registers. A spilled register lives in far memory.
-# - **Blocks per SM**: how many programs share a multiprocessor. Four of them have 4 × 32 KB of keys and values on the
+# - **Async copies of 16 bytes** bring keys and values into shared memory while the program does something else.
+#   The few narrower loads are lengths and table entries.
+# - **Spilled** is what found no register and lives in far memory. Our 9.2 spills 8 B on an A100: one number, stored
+#   before the loop and read behind it. Inside the loop it would hurt.
+# - **Blocks per SM**: how many programs share a multiprocessor. Four would have 4 × 32 KB of keys and values on the
 #   way. That is lesson 11.
 
 # %%
 made[-1]
 
 # %% [markdown]
-# If yours spills or loads in small pieces, that is no mistake, and `check` passes it. But a line of advice stands in its
-# report: strides as `tl.constexpr`, 16-bit tiles into `tl.dot`, less that lives through the loop.
+# If yours spills or loads in small pieces, `check` passes it, with a line of advice: strides as `tl.constexpr`, 16-bit
+# tiles into `tl.dot`, less that lives through the loop.
 #
 # What all this does not show: **time**. How much of the memory's 3.35 TB/s the kernel gets, what a launch costs, what L2
 # keeps: for that you need a GPU.
@@ -647,7 +648,7 @@ made[-1]
 # | what it is checked with | `pagedlab/course/decode_probe.py` | `tests/kernels/attention` |
 # | the traps | `tests/wrong_answers/paged_decode_kernel.py` | issues named there |
 #
-# The paper: section 4.1 and 5.1 of [arXiv:2309.06180](https://arxiv.org/abs/2309.06180). Rows of a group, and splits:
+# The paper: sections 4.1 and 5.1 of [arXiv:2309.06180](https://arxiv.org/abs/2309.06180). Rows of a group, and splits:
 # [FlashInfer, arXiv:2501.01005](https://arxiv.org/abs/2501.01005).
 
 # %% [markdown]
