@@ -250,11 +250,6 @@ one_maximum_for_all_rows = slip(
     LARGE, "no token had any weight", ("tl.max(scores, axis=1)", "tl.max(tl.max(scores, axis=1), axis=0)")
 )
 keys_of_the_first_kv_head = slip(ONE, "the key of token 0 was never read", ("kv_head * key_head_stride", "0"))
-heads_taken_in_turn = slip(
-    ONE,
-    "",
-    ("heads = kv_head * GROUP_SIZE + rows", "heads = rows * tl.num_programs(1) + kv_head"),
-)
 keys_not_transposed = slip(ONE, "can't multiply these", ("tl.trans(keys)", "keys"))
 two_types_in_one_product = slip(ONE, "dtype", ("probs.to(values.dtype)", "probs"))
 acc_in_float16 = slip(

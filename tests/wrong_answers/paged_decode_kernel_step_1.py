@@ -22,7 +22,6 @@ def slip(promise, says, *changes):
 
 
 indexes_a_pointer = slip(FULL, "no [index]", ("tl.load(seq_lens + seq)", "seq_lens[seq]"))
-weights_beside_the_values = slip(FULL, "different shapes meet", ("probs[:, None] * values", "probs * values"))
 sums_along_the_wrong_side = slip(FULL, "the side that axis names", ("axis=1) * scale", "axis=0) * scale"))
 a_row_to_one_place = slip(
     FULL, "one pointer", ("out_head_stride + dims, result, mask=in_head)", "out_head_stride, result)")
@@ -57,9 +56,6 @@ products_in_float16 = slip(
         "key_at[:, None] + dims[None, :], mask=mask, other=0.0).to(tl.float32)",
         "key_at[:, None] + dims[None, :], mask=mask, other=0.0)",
     ),
-)
-values_summed_in_float16 = slip(
-    EXACT, "", ("tl.sum(probs[:, None] * values, axis=0)", "tl.sum((probs[:, None] * values).to(tl.float16), axis=0)")
 )
 a_number_of_the_notebook = slip(
     COMPILES,
