@@ -9,6 +9,8 @@ from pagedlab.course.answer import unpack
 from pagedlab.course.exercises import find, reference
 from pagedlab.course.report import card
 
+YOURS = "✓ yours"
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -27,6 +29,10 @@ class Parts:
 
     def __dir__(self):
         return [*super().__dir__(), *self.parts]
+
+    def is_yours(self, exercise_id: str) -> bool:
+        """Whether that part is the learner's own, not the course's reference."""
+        return self.origin[exercise_id] == YOURS
 
     def __repr__(self) -> str:
         width = max(map(len, self.origin), default=0)
@@ -62,7 +68,7 @@ def _part(exercise_id: str):
         why = f"yours was saved by Python {saved.python}, this is {records.PYTHON}; run its check again"
         return reference(exercise_id), f"○ the reference: {why}"
     try:
-        return unpack(saved.payload), "✓ yours"
+        return unpack(saved.payload), YOURS
     except Exception as error:
         why = f"yours can't be loaded any more ({type(error).__name__}: {error}); run its check again"
         return reference(exercise_id), f"○ the reference: {why}"

@@ -24,6 +24,7 @@ from pagedlab.paths import cache_dir
 
 GRACE = 3.0  # how long a child may take to say so before it is ended
 START = 120.0  # how long a child may take to load what it needs, which is no fault of the answer
+PATIENCE = 1.0  # what an exercise's seconds are multiplied with, on a machine that has other work to do
 MEMORY = 2 * 2**30  # bytes on top of what the child has at its start; not enforced on macOS
 PRINTED = 2_000  # characters of the answer's own output that are kept
 
@@ -41,7 +42,7 @@ def judge_safely(exercise_id: str, packed: PackedAnswer, limits: Limits | None =
 
     Without `limits`, those of the exercise.
     """
-    limits = limits or Limits(find(exercise_id).seconds)
+    limits = limits or Limits(find(exercise_id).seconds * PATIENCE)
     context = _server()
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(theirs, exercise_id, packed, limits), daemon=True)

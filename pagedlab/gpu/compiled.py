@@ -12,7 +12,7 @@ import linecache
 import numbers
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pagedlab.errors import PagedLabError
 from pagedlab.gpu import assembly, carry, compile_cache, compile_errors, compile_jobs, compiled_report
@@ -98,6 +98,10 @@ class CompiledKernel:
         if os.path.basename(access.file) != os.path.basename(self.file):  # a helper from somewhere else
             return linecache.getline(access.file, access.line).strip()
         return self.lines[access.line - 1].strip() if 0 < access.line <= len(self.lines) else ""
+
+    def without_text(self) -> "CompiledKernel":
+        """The same, but it shows no line of the kernel: for one that somebody is to write."""
+        return replace(self, lines=(), source="")
 
     def advice(self) -> list[str]:
         """What costs time on any GPU and could be otherwise, in a sentence each."""

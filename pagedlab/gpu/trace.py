@@ -31,7 +31,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -123,6 +123,10 @@ class Trace:
             if one.pid == pid:
                 return one
         raise PagedLabError(f"program {pid} was not traced; the grid is {self.grid}")
+
+    def without_text(self) -> "Trace":
+        """The same, but it shows no line of the kernel: for one that somebody is to write."""
+        return replace(self, source=[])
 
     def as_dict(self) -> dict:
         """Lists, numbers and strings only. NaN and inf of the watched locals stay floats."""

@@ -15,6 +15,7 @@ def home(tmp_path, monkeypatch):
 def test_without_an_answer_the_reference_is_handed_out():
     parts = your_parts("blocks_needed")
     assert parts.blocks_needed is reference("blocks_needed")
+    assert not parts.is_yours("blocks_needed")
     assert "the reference" in repr(parts) and "has not passed" in repr(parts)
 
 
@@ -23,7 +24,7 @@ def test_a_passed_answer_is_handed_out_and_a_later_failure_does_not_take_it_away
     assert not check("blocks_needed", lambda n, b: n).passed
     assert not check("blocks_needed", None).passed
     parts = your_parts("blocks_needed")
-    assert parts.origin["blocks_needed"] == "✓ yours"
+    assert parts.origin["blocks_needed"] == "✓ yours" and parts.is_yours("blocks_needed")
     assert parts.blocks_needed(33, 16) == 3 and parts.blocks_needed is not reference("blocks_needed")
 
 

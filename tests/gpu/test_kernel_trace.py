@@ -14,6 +14,7 @@ from pagedlab.gpu import interpreter as hands
 from pagedlab.gpu import mode
 from pagedlab.gpu.strict import KernelError, strict
 from pagedlab.gpu.trace import trace
+from pagedlab.widgets import TileViewer
 
 pytestmark = pytest.mark.skipif(not mode.is_interpreting(), reason="watches the interpreter")
 
@@ -228,3 +229,11 @@ def test_elements_are_int64_even_far_away():
 
     traced = trace(far_kernel, (1,), {"x": x, "out": torch.zeros(1), "offset": 2**32})
     assert traced.programs[0].events[0].elements.dtype == np.int64
+
+
+def test_without_its_text_it_shows_where_but_not_how():
+    x, y, out = torch.arange(8.0), torch.ones(8), torch.zeros(8)
+    traced = trace(add_kernel, (2,), {"x": x, "y": y, "out": out, "n": 8, "TILE": 4})
+    hidden = traced.without_text()
+    assert traced.source and hidden.source == [] and hidden.programs == traced.programs
+    assert "tl.store" in TileViewer(traced).svg() and "tl.store" not in TileViewer(hidden).svg()
