@@ -448,6 +448,8 @@ print(f"{held:,} numbers held, {loaded:,} loaded: {loaded / held:.0f} time each"
 from pagedlab.widgets import TileViewer
 
 traced = trace(parts.paged_decode_kernel, (2, 3), select(parts.paged_decode_kernel, arguments))
+if not parts.is_yours("paged_decode_kernel"):
+    traced = traced.without_text()  # the reference's lines would give the answer away
 viewer = TileViewer(
     traced, block_tables=block_tables, seq_lens=seq_lens, program=(0, 2), step=1, rows=3, axes=("sequence", "KV head")
 )
@@ -620,7 +622,7 @@ for name, one in zip(("9.2", "9.2", "9.3", "9.3"), made):
 #   way. That is lesson 11.
 
 # %%
-made[-1]
+made[-1] if parts.is_yours("paged_decode_kernel") else made[-1].without_text()
 
 # %% [markdown]
 # If yours spills or loads in small pieces, `check` passes it, with a line of advice: strides as `tl.constexpr`, 16-bit
