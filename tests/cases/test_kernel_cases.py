@@ -406,3 +406,17 @@ def test_trap_52_copies_that_depend_on_their_order_are_refused(backend):
         copy, other = cache.clone(), cache.clone()
         ops.copy_blocks(copy, other, pairs, backend=backend)
         assert copy.flatten().tolist() == other.flatten().tolist() == [0, 1, 2, 0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8])
+def test_trap_45_numbers_with_a_scale_beside_them_are_refused(decode, prefill, write, dtype):
+    """vllm-project/vllm#42580: on one branch the scale of 8-bit keys and values was dropped. Here none is known of."""
+    pages = make_pages([5])
+    caches = [torch.zeros(pages.key_cache.shape).to(dtype) for _ in range(2)]
+    q = torch.zeros(1, 4, 8).to(dtype)
+    with pytest.raises(TypeError, match="use one of"):
+        decode(q, *caches, pages.block_tables, pages.seq_lens)
+    with pytest.raises(TypeError, match="use one of"):
+        prefill(q, *caches, pages.block_tables, pages.seq_lens, [0, 1])
+    with pytest.raises(TypeError, match="use one of"):
+        write(torch.zeros(1, 2, 8).to(dtype), torch.zeros(1, 2, 8).to(dtype), *caches, [0])

@@ -18,9 +18,11 @@ from pagedlab.gpu import mode  # noqa: E402
 if not mode.is_interpreting():
     pytest.skip("these tests interpret, and compile in a process of its own", allow_module_level=True)
 
+from pagedlab.gpu import targets  # noqa: E402
 from pagedlab.gpu.compiled import CompileError, compile_many  # noqa: E402
+from pagedlab.gpu.specialize import specialize  # noqa: E402
 from pagedlab.gpu.strict import KernelError, strict  # noqa: E402
-from pagedlab.kernels import decode, merge  # noqa: E402
+from pagedlab.kernels import decode, merge, prefill, write  # noqa: E402
 from pagedlab.kernels.launch import launch  # noqa: E402
 from pagedlab.kernels.splits import choose_num_splits  # noqa: E402
 from tests.altered_kernel import altered  # noqa: E402
@@ -282,3 +284,37 @@ def test_traps_40_44_47_and_49_seen_without_a_gpu():
     assert compiled["sm_75"].instructions.tensor_core == 0 and compiled["sm_75"].spill_bytes == 0
     too_much = compiled["too much"]
     assert isinstance(too_much, CompileError) or too_much.occupancy.blocks_per_sm == 0
+
+
+# Launching
+
+
+def test_trap_50_what_changes_with_every_batch_makes_no_new_kernel():
+    """NVIDIA/TensorRT-LLM#11355: a number of the batch was part of the key, so each step was compiled anew.
+
+    Triton compiles again for every other constant, and for every other type. Of whole numbers it also asks whether 16
+    divides them and whether they are 1; as each of those is met once, they make few kernels, not one a step.
+    """
+    caches = torch.zeros(2, 9, 2, 4, 16, dtype=torch.float16).unbind(0)
+
+    def launches(lengths, width, tokens_per_split):
+        q = torch.zeros(len(lengths), 4, 16, dtype=torch.float16)
+        batch = torch.zeros(len(lengths), width, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32)
+        _, parts, _ = decode.decode_launch(q, *caches, *batch, tokens_per_split=tokens_per_split)
+        starts = torch.arange(len(lengths) + 1, dtype=torch.int32)
+        new = torch.zeros(2, len(lengths), 2, 16, dtype=torch.float16)
+        yield decode.paged_decode_kernel, parts
+        yield prefill.paged_prefill_kernel, prefill.prefill_launch(q, *caches, *batch, starts)[1]
+        yield write.kv_write_kernel, write.write_launch(*new, *caches, torch.arange(len(lengths)))[1]
+
+    constants, kernels = {}, {}
+    for num_seqs in (1, 2, 3, 5, 8, 17, 40):
+        for longest in (5, 17, 36):
+            lengths = [longest, *[3] * (num_seqs - 1)]
+            for kernel, arguments in launches(lengths, width=-(-longest // 4) + num_seqs % 3, tokens_per_split=4):
+                special = specialize(kernel, arguments, targets.find("sm_90"))
+                marked = {name: arguments[name] for name, kind in kernel.fn.__annotations__.items()}
+                constants.setdefault(kernel.fn.__name__, set()).add(str(marked))
+                kernels.setdefault(kernel.fn.__name__, set()).add(str(special))
+    assert all(len(different) == 1 for different in constants.values()) and len(constants) == 3
+    assert all(len(different) <= 8 for different in kernels.values()), kernels
