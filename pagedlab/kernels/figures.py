@@ -99,7 +99,7 @@ CASES: dict[str, Callable[[], Description]] = {
     "decode, head_dim 96": lambda: decode_case(head_dim=96),
     "decode, head_dim 256": lambda: decode_case(head_dim=256),
     "decode, float32": lambda: decode_case(dtype=torch.float32),
-    "prefill": lambda: prefill_case(),
+    "prefill, tile 64": lambda: prefill_case(tile=64),
     "prefill, tile 32": lambda: prefill_case(tile=32),
     "write": lambda: write_case(),
     "copy": lambda: copy_case(),

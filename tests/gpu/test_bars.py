@@ -27,7 +27,7 @@ from pagedlab.kernels.figures import CASES, decode_case, prefill_case, row  # no
 
 EXPECTED = Path(__file__).with_name("expected_figures.json")
 BIG, SMALL = ("sm_80", "sm_90", "sm_100"), ("sm_86", "sm_89", "sm_120")  # by their shared memory
-EXPECTED_CASES = ("decode", "decode, one split", "prefill", "write", "copy", "merge, 8 splits")
+EXPECTED_CASES = ("decode", "decode, one split", "prefill, tile 64", "write", "copy", "merge, 8 splits")
 DECODE = {"tile": 64, "num_warps": 4, "num_stages": 3}
 
 
@@ -45,9 +45,11 @@ def variant(pattern: str, replacement: str):
 def jobs() -> dict[tuple[str, str], tuple]:
     """(name, target) to (kernel, arguments, target, options)."""
     found = {(case, target): (CASES[case](), target) for case in EXPECTED_CASES for target in BIG}
-    found["prefill", "gfx942"] = prefill_case(), "gfx942"
+    found["prefill, tile 64", "gfx942"] = prefill_case(), "gfx942"
     for target in (*SMALL, "gfx942"):
         found["decode, tile 32", target] = decode_case(tile=32), target
+    for target in ("sm_80", *SMALL):
+        found["prefill, tile 32", target] = prefill_case(tile=32), target
     for head_dim in (72, 96, 120):
         found[f"head_dim {head_dim}", "sm_80"] = decode_case(head_dim, **DECODE), "sm_80"
     found["group 1", "sm_80"] = decode_case(group_size=1, **DECODE), "sm_80"
@@ -151,11 +153,18 @@ def test_amd(made):
 
 @pytest.mark.parametrize(("target", "kind"), [("sm_90", "HGMMA"), ("sm_100", "UTCMMA"), ("gfx942", "MFMA")])
 def test_prefill_uses_the_large_tensor_core_instructions(made, target, kind):
-    found = made["prefill", target]
+    found = made["prefill, tile 64", target]
     assert found.instructions.tensor_core_kind == kind
     assert "HMMA" not in found.instructions.tensor_cores
     assert no_spill(found)
     assert {size for kind, size in accesses(found, "key_cache")} == {16}
+
+
+@pytest.mark.parametrize("target", ["sm_80", *SMALL])
+def test_prefill_where_tiles_are_smaller(made, target):
+    found = made["prefill, tile 32", target]
+    assert no_spill(found) and found.instructions.tensor_core_kind == "HMMA"
+    assert set(accesses(found, "key_cache")) == {("async copy", 16)}
 
 
 # 8: the kernels that only move.
