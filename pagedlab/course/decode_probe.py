@@ -16,11 +16,12 @@ from collections import Counter
 import torch
 
 from pagedlab.course.attention_probe import explain_places, explain_weights
-from pagedlab.course.kernel_probe import LAUNCH_SECONDS, at_most
+from pagedlab.course.kernel_probe import LAUNCH_SECONDS, at_most, telling
 from pagedlab.course.paged_inputs import NAMES, PagedInputs
 from pagedlab.course.promise import Wrong, calling
 from pagedlab.course.tensors import randn, shown
 from pagedlab.course.words import error_text
+from pagedlab.kernels.launch import cache_strides
 from pagedlab.kernels.ops import paged_decode
 
 CLOSE = 3e-3  # three times what rounding weights and results to float16 may come to, for values up to 2
@@ -107,12 +108,7 @@ class DecodeInputs:
             "out_seq_stride": out.stride(0),
             "out_head_stride": out.stride(1),
             "table_stride": tables.stride(0),
-            "key_block_stride": key_cache.stride(0),
-            "key_head_stride": key_cache.stride(1),
-            "key_slot_stride": key_cache.stride(2),
-            "value_block_stride": value_cache.stride(0),
-            "value_head_stride": value_cache.stride(1),
-            "value_slot_stride": value_cache.stride(2),
+            **cache_strides(key_cache, value_cache),
             "GROUP_SIZE": group_size,
             "BLOCK_SIZE": self.pages.block_size,
             "HEAD_DIM": head_dim,
@@ -216,18 +212,8 @@ def expect_decode(
     """
     tally["tried"] += 1
     call = calling(inputs.told() + ("\n# the programs run in reversed order" if order == "reversed" else ""))
-    from pagedlab.gpu.strict import KernelError
-    from pagedlab.kernels.launch import LaunchError
-
-    try:
+    with telling(call, lambda error: _told_error(error, call, hint)):
         got = inputs.run(answer, order)
-    except LaunchError as error:
-        hint = "Arguments are known by their names. Keep those of the exercise; you may leave some out."
-        raise Wrong(str(error), call, hint) from None
-    except KernelError as error:
-        if isinstance(error.original, NotImplementedError):  # the answer may be a stub
-            raise error.original from None
-        raise _told_error(error, call, hint) from error.original
     want = inputs.right()
     good = torch.isclose(got.float(), want, rtol=0, atol=close)
     if good.all():

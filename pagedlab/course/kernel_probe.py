@@ -63,20 +63,31 @@ def run_kernel(answer, grid: Sequence[int], arguments: dict, call: str, **option
 
     call: how a learner would write the launch, with what must be known of the inputs. options: num_warps, num_stages.
     """
-    from pagedlab.gpu.strict import KernelError, strict
-    from pagedlab.kernels.launch import LaunchError, launch
+    from pagedlab.gpu.strict import strict
+    from pagedlab.kernels.launch import launch
 
-    calling(call)
+    with telling(calling(call)), strict(), at_most(LAUNCH_SECONDS):
+        launch(answer, grid, arguments, **options)
+
+
+@contextlib.contextmanager
+def telling(call: str, in_words=None) -> Iterator[None]:
+    """What goes wrong in a strict launch becomes a `Wrong`; a stub's NotImplementedError goes on as it is.
+
+    in_words: makes the `Wrong` of a `KernelError`, if the exercise knows more than `told` does.
+    """
+    from pagedlab.gpu.strict import KernelError
+    from pagedlab.kernels.launch import LaunchError
+
     try:
-        with strict(), at_most(LAUNCH_SECONDS):
-            launch(answer, grid, arguments, **options)
+        yield
     except LaunchError as error:
         hint = "Arguments are known by their names. Keep those of the exercise; you may leave some out."
         raise Wrong(str(error), call, hint) from None
     except KernelError as error:
         if isinstance(error.original, NotImplementedError):  # the answer may be a stub
             raise error.original from None
-        raise _told(error, call) from error.original
+        raise (in_words(error) if in_words else told(error, call)) from error.original
 
 
 @contextlib.contextmanager
@@ -93,7 +104,7 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, max(0.01, left - (monotonic() - started)))
 
 
-def _told(error, call: str) -> Wrong:
+def told(error, call: str) -> Wrong:
     """The interpreter's error in words; its line too, since within Triton's own functions nobody else knows it."""
     original, said = error.original, str(error.original) or type(error.original).__name__
     where = f"line {error.line.number}: {error.line.text}" if error.line else ""

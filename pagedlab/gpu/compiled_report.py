@@ -59,7 +59,7 @@ def html(compiled: "CompiledKernel") -> str:
         ("spilled", f"{compiled.spill_bytes:,} B" if compiled.spill_bytes else "nothing"),
         ("shared memory a block", f"{compiled.shared_bytes:,} B"),
         ("blocks per SM", f"{fits.blocks_per_sm} ({fits.fraction:.0%} of the warps), limited by {fits.limiter}"),
-        ("one block more", fits.lift()),
+        ("for more blocks", fits.lift()),
         ("tensor cores", cores),
         ("instructions", f"{found.total:,}"),
     ]

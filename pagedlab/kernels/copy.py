@@ -15,8 +15,8 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
-from pagedlab.kernels.write import BYTES_A_LANE, WARP_SIZE, cache_strides  # noqa: E402
+from pagedlab.kernels.launch import cache_strides, check_last_dimension, launch  # noqa: E402
+from pagedlab.kernels.write import BYTES_A_LANE, WARP_SIZE  # noqa: E402
 
 NUM_WARPS = 4
 

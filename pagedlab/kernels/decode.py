@@ -44,7 +44,8 @@ import triton.language as tl  # noqa: E402
 
 from pagedlab.cache.accounting import blocks_needed  # noqa: E402
 from pagedlab.cache.allocator import whole_number  # noqa: E402
-from pagedlab.kernels.launch import LaunchError, check_last_dimension, launch, select  # noqa: E402
+from pagedlab.kernels.attention_checks import check_attention  # noqa: E402
+from pagedlab.kernels.launch import LaunchError, cache_strides, check_last_dimension, launch, select  # noqa: E402
 from pagedlab.kernels.merge import merge_splits  # noqa: E402
 from pagedlab.kernels.splits import choose_num_splits  # noqa: E402
 
@@ -165,7 +166,7 @@ def paged_decode(
     size instead, which makes a sequence's result the same to the last bit whoever shares its batch. window, choices:
     see `decode_launch`.
     """
-    _check_shapes(q, key_cache, value_cache, block_tables, seq_lens)
+    _check_batch(q, block_tables, seq_lens)
     if num_splits is None and tokens_per_split is None:
         knows_splits = kernel is paged_decode_kernel
         num_splits = _splits_that_fill_the_gpu(q, key_cache, seq_lens, window) if knows_splits else 1
@@ -227,12 +228,10 @@ def decode_launch(
     best_tile, best_stages = _step(q, tile_dim)
     tile = best_tile if tile is None else whole_number("tile", tile)
     window = min(whole_number("window", window), ONE_SPLIT)
-    if tile < 16 or tile & (tile - 1):
-        raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, or tl.dot refuses it")
     check_last_dimension(
         q=q, key_cache=key_cache, value_cache=value_cache, block_tables=block_tables, seq_lens=seq_lens
     )
-    _check(q, key_cache, value_cache, window, softcap, sinks)
+    check_attention(q, key_cache, value_cache, tile, window, softcap, sinks)
     group_size = num_heads // num_kv_heads
     rows = min(MOST_ROWS, max(16, triton.next_power_of_2(group_size)))
 
@@ -272,12 +271,7 @@ def decode_launch(
         "lse_seq_stride": num_heads * num_splits,
         "lse_head_stride": num_splits,
         "table_stride": block_tables.stride(0),
-        "key_block_stride": key_cache.stride(0),
-        "key_head_stride": key_cache.stride(1),
-        "key_slot_stride": key_cache.stride(2),
-        "value_block_stride": value_cache.stride(0),
-        "value_head_stride": value_cache.stride(1),
-        "value_slot_stride": value_cache.stride(2),
+        **cache_strides(key_cache, value_cache),
         "num_splits": num_splits,
         "tokens_per_split": tokens_per_split,
         "GROUP_SIZE": group_size,
@@ -296,41 +290,13 @@ def decode_launch(
     return grid, arguments, {"num_warps": num_warps, "num_stages": best_stages if num_stages is None else num_stages}
 
 
-def _check_shapes(q, key_cache, value_cache, block_tables, seq_lens) -> None:
-    num_seqs, _, head_dim = q.shape
-    if key_cache.shape != value_cache.shape or key_cache.shape[3] != head_dim:
-        raise ValueError(
-            f"q is {list(q.shape)}, key_cache {list(key_cache.shape)}, value_cache {list(value_cache.shape)}: the "
-            "caches need the same shape, and q's head_dim"
-        )
+def _check_batch(q, block_tables, seq_lens) -> None:
+    num_seqs = len(q)
     if block_tables.ndim != 2 or len(block_tables) != num_seqs or seq_lens.shape != (num_seqs,):
         raise ValueError(
             f"block_tables is {list(block_tables.shape)} and seq_lens {list(seq_lens.shape)}: {num_seqs} sequences "
             "need a row and a length each"
         )
-
-
-def _check(q, key_cache, value_cache, window, softcap, sinks) -> None:
-    num_heads, num_kv_heads, block_size = q.shape[1], key_cache.shape[1], key_cache.shape[2]
-    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32) or not q.dtype == key_cache.dtype:
-        raise TypeError(
-            f"q is {q.dtype}, the cache {key_cache.dtype}: this kernel sums in float32 and takes float16, bfloat16 or "
-            f"float32, the same for both. backend='torch' takes float64"
-        )
-    if num_heads % num_kv_heads:
-        raise ValueError(f"{num_heads} query heads cannot share {num_kv_heads} kv heads equally")
-    for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
-        if block_size * cache.stride(2) >= 2**31:
-            raise LaunchError(
-                f"the slots of a block of {name} are {cache.stride(2)} elements apart and there are {block_size}: "
-                f"inside a block the kernel counts in 32 bits. Lay the cache out block by block"
-            )
-    if window < 0 or not 0 <= softcap < math.inf:
-        raise ValueError(
-            f"window is {window} and softcap {softcap}: both are finite, neither can be negative, and 0 is none"
-        )
-    if sinks is not None and (sinks.shape != (num_heads,) or not sinks.is_contiguous()):
-        raise ValueError(f"sinks are {list(sinks.shape)}: a contiguous [{num_heads}] is needed, one a query head")
 
 
 def _step(q: torch.Tensor, tile_dim: int) -> tuple[int, int]:

@@ -55,6 +55,16 @@ def check_last_dimension(**tensors: torch.Tensor) -> None:
             )
 
 
+def cache_strides(key_cache, value_cache) -> dict[str, int]:
+    """Strides of two `[num_blocks, num_kv_heads, block_size, head_dim]` caches, in elements, by the kernels' names."""
+    names = ("block_stride", "head_stride", "slot_stride")
+    return {
+        f"{which}_{name}": stride
+        for which, cache in (("key", key_cache), ("value", value_cache))
+        for name, stride in zip(names, cache.stride()[:3], strict=True)
+    }
+
+
 def _one_at_a_time():
     """The interpreter knows no threads; and the module mends mistakes of the interpreter's."""
     return importlib.import_module("pagedlab.gpu.interpreter").ONE_AT_A_TIME

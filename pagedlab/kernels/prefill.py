@@ -22,9 +22,9 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 from pagedlab.cache.allocator import whole_number  # noqa: E402
-from pagedlab.kernels.decode import LOG2E, _check, softcap  # noqa: E402
-from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
-from pagedlab.kernels.write import cache_strides  # noqa: E402
+from pagedlab.kernels.attention_checks import check_attention  # noqa: E402
+from pagedlab.kernels.decode import LOG2E, softcap  # noqa: E402
+from pagedlab.kernels.launch import cache_strides, check_last_dimension, launch  # noqa: E402
 
 ROWS = 64
 """What a warp group multiplies at a time. float32 has no tensor cores without TF32's rounding, and takes fewer."""
@@ -208,19 +208,17 @@ def prefill_launch(
         seq_lens=seq_lens,
         query_start_loc=query_start_loc,
     )
-    _check_shapes(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc)
+    _check_batch(block_tables, seq_lens, query_start_loc)
     window = min(whole_number("window", window), MOST_TOKENS)
-    _check(q, key_cache, value_cache, window, softcap, sinks)
     group_size, num_seqs = num_heads // num_kv_heads, len(seq_lens)
     tile_dim = max(16, triton.next_power_of_2(head_dim))
     default_rows, default_tile, default_stages = _what_fits(q, tile_dim)
     rows = default_rows if rows is None else whole_number("rows", rows, at_least=1)
     rows = triton.next_power_of_2(max(group_size, rows))
     tile = default_tile if tile is None else whole_number("tile", tile)
+    check_attention(q, key_cache, value_cache, tile, window, softcap, sinks)
     num_warps = num_warps or (8 if tile_dim > 128 else 4)
     num_stages = num_stages or default_stages
-    if tile < 16 or tile & (tile - 1):
-        raise ValueError(f"tile is {tile}; it must be a power of 2 and at least 16, which a matrix product needs")
 
     upcast = mode.is_interpreting() and q.dtype == torch.bfloat16  # the interpreter multiplies bfloat16's bit patterns
     out = q.new_empty(q.shape, dtype=torch.float32 if upcast else q.dtype)
@@ -255,12 +253,7 @@ def prefill_launch(
     return grid, arguments, {"num_warps": num_warps, "num_stages": num_stages}
 
 
-def _check_shapes(q, key_cache, value_cache, block_tables, seq_lens, query_start_loc) -> None:
-    if key_cache.shape != value_cache.shape or key_cache.shape[3] != q.shape[2]:
-        raise ValueError(
-            f"q is {list(q.shape)}, key_cache {list(key_cache.shape)}, value_cache {list(value_cache.shape)}: the "
-            "caches need the same shape, and q's head_dim"
-        )
+def _check_batch(block_tables, seq_lens, query_start_loc) -> None:
     num_seqs = len(seq_lens)
     if block_tables.ndim != 2 or len(block_tables) != num_seqs or query_start_loc.shape != (num_seqs + 1,):
         raise ValueError(

@@ -17,7 +17,7 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from pagedlab.kernels.launch import check_last_dimension, launch  # noqa: E402
+from pagedlab.kernels.launch import cache_strides, check_last_dimension, launch  # noqa: E402
 
 WARP_SIZE, BYTES_A_LANE = 32, 16
 
@@ -111,13 +111,3 @@ def tile_of_a_warp(head_dim: int, bytes_per_element: int) -> int:
     a tile of 256, sixteen lanes move 16 bytes each and the mask turns the others off.
     """
     return max(triton.next_power_of_2(head_dim), WARP_SIZE * BYTES_A_LANE // bytes_per_element)
-
-
-def cache_strides(key_cache, value_cache) -> dict[str, int]:
-    """Strides of two `[num_blocks, num_kv_heads, block_size, head_dim]` caches, in elements, by the kernels' names."""
-    names = ("block_stride", "head_stride", "slot_stride")
-    return {
-        f"{which}_{name}": stride
-        for which, cache in (("key", key_cache), ("value", value_cache))
-        for name, stride in zip(names, cache.stride()[:3], strict=True)
-    }

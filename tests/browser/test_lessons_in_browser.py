@@ -19,6 +19,17 @@ def course(tmp_path_factory):
         yield server
 
 
+def look_at(notebook, root, name, part, tmp_path):
+    """Pictures of the notebook and of its widget; and nothing that axe-core, the network or the console tells of."""
+    root.scroll_into_view_if_needed()
+    notebook.page.mouse.move(2, 2)
+    notebook.screenshot(name, tmp_path)
+    notebook.screenshot(f"{name}-{part}", tmp_path, root)
+    assert notebook.accessibility_problems(".plw-root") == []
+    assert notebook.left_the_machine == []
+    assert notebook.errors == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_lesson_02_runs_and_its_map_is_bound_to_the_kernel(course, open_notebook, theme, tmp_path):
     course.set_theme(theme)
@@ -84,14 +95,7 @@ def test_lesson_04_runs_and_its_explorer_is_bound_to_the_kernel(course, open_not
         "explorer.selected = {'sequence': 'A', 'position': 37}"
     )
     expect(root.get_by_test_id("line")).to_contain_text("block_table[37 //")
-    root.scroll_into_view_if_needed()
-    page.mouse.move(2, 2)
-    notebook.screenshot(f"lesson-04-{theme}", tmp_path)
-    notebook.screenshot(f"lesson-04-{theme}-explorer", tmp_path, root)
-
-    assert notebook.accessibility_problems(".plw-root") == []
-    assert notebook.left_the_machine == []
-    assert notebook.errors == []
+    look_at(notebook, root, f"lesson-04-{theme}", "explorer", tmp_path)
 
 
 def test_lesson_07_runs_and_its_timeline_is_bound_to_the_kernel(course, open_notebook, tmp_path):
@@ -109,14 +113,7 @@ def test_lesson_07_runs_and_its_timeline_is_bound_to_the_kernel(course, open_not
     notebook.evaluate("timeline.step = 400")
     expect(root.get_by_test_id("caption")).not_to_have_text(caption)
     expect(root.get_by_test_id("count")).to_contain_text("400")
-    root.scroll_into_view_if_needed()
-    page.mouse.move(2, 2)
-    notebook.screenshot("lesson-07-dark", tmp_path)
-    notebook.screenshot("lesson-07-dark-timeline", tmp_path, root)
-
-    assert notebook.accessibility_problems(".plw-root") == []
-    assert notebook.left_the_machine == []
-    assert notebook.errors == []
+    look_at(notebook, root, "lesson-07-dark", "timeline", tmp_path)
 
 
 def test_lesson_09_runs_and_its_viewer_is_bound_to_the_kernel(course, open_notebook, tmp_path):
@@ -133,14 +130,7 @@ def test_lesson_09_runs_and_its_viewer_is_bound_to_the_kernel(course, open_noteb
     root.locator('[data-program="0"]').click()
     expect(root.get_by_test_id("caption")).to_contain_text("Program (0, 0)")
     assert notebook.evaluate("print(viewer.program)") == "[0, 0, 0]"
-    root.scroll_into_view_if_needed()
-    page.mouse.move(2, 2)
-    notebook.screenshot("lesson-09-light", tmp_path)
-    notebook.screenshot("lesson-09-light-viewer", tmp_path, root)
-
-    assert notebook.accessibility_problems(".plw-root") == []
-    assert notebook.left_the_machine == []
-    assert notebook.errors == []
+    look_at(notebook, root, "lesson-09-light", "viewer", tmp_path)
 
 
 def test_lesson_11_runs_and_its_explorer_compiles_again(course, open_notebook, tmp_path):
@@ -155,11 +145,4 @@ def test_lesson_11_runs_and_its_explorer_compiles_again(course, open_notebook, t
     root.get_by_test_id("target").locator("input[value=sm_90]").check()
     expect(status).to_contain_text("For sm_90", timeout=60_000)
     assert notebook.evaluate("explorer.wait(); print(explorer.target, explorer.compiled.target.name)") == "sm_90 sm_90"
-    root.scroll_into_view_if_needed()
-    page.mouse.move(2, 2)
-    notebook.screenshot("lesson-11-dark", tmp_path)
-    notebook.screenshot("lesson-11-dark-explorer", tmp_path, root)
-
-    assert notebook.accessibility_problems(".plw-root") == []
-    assert notebook.left_the_machine == []
-    assert notebook.errors == []
+    look_at(notebook, root, "lesson-11-dark", "explorer", tmp_path)

@@ -14,11 +14,11 @@ import triton
 import triton.language as tl
 
 import pagedlab
+from pagedlab.course.altered_kernel import altered
 from pagedlab.gpu import mode
 from pagedlab.gpu.strict import KernelError, strict
 from pagedlab.kernels import copy, decode, ops, prefill, write
 from pagedlab.kernels.launch import launch
-from tests.altered_kernel import altered
 from tests.kernels.pages import dense_decode, make_pages, random_queries
 
 pytestmark = pytest.mark.skipif(not mode.is_interpreting(), reason="watches the interpreter")

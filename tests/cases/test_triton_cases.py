@@ -18,6 +18,7 @@ from pagedlab.gpu import mode  # noqa: E402
 if not mode.is_interpreting():
     pytest.skip("these tests interpret, and compile in a process of its own", allow_module_level=True)
 
+from pagedlab.course.altered_kernel import altered  # noqa: E402
 from pagedlab.gpu import targets  # noqa: E402
 from pagedlab.gpu.compiled import CompileError, compile_many  # noqa: E402
 from pagedlab.gpu.specialize import specialize  # noqa: E402
@@ -25,7 +26,6 @@ from pagedlab.gpu.strict import KernelError, strict  # noqa: E402
 from pagedlab.kernels import decode, merge, prefill, write  # noqa: E402
 from pagedlab.kernels.launch import launch  # noqa: E402
 from pagedlab.kernels.splits import choose_num_splits  # noqa: E402
-from tests.altered_kernel import altered  # noqa: E402
 from tests.kernels.pages import dense_decode, make_pages, random_queries  # noqa: E402
 
 # Decode

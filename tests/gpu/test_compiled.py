@@ -368,9 +368,9 @@ def test_options_may_be_numpys(cache):
     assert compile_kernel(copy, COPY, num_warps=np.int64(8)) == compile_kernel(copy, COPY, num_warps=8)
 
 
-def test_quotes_in_the_name_of_a_file(cache):
+def test_quotes_in_the_name_of_a_file(cache, tmp_path):
     text = "\n@triton.jit\ndef kernel(out):\n    tl.store(out + tl.arange(0, 1024), 1.0)\n"
-    path = '/tmp/a "kernel" of\'s/cell.py'
+    path = str(tmp_path / 'a "kernel" of\'s' / "cell.py")
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     names = {"__name__": "__main__", "triton": triton, "tl": tl}
     exec(compile(text, path, "exec"), names)
@@ -378,14 +378,14 @@ def test_quotes_in_the_name_of_a_file(cache):
     assert {made.line(one) for one in made.instructions.accesses} == {"tl.store(out + tl.arange(0, 1024), 1.0)"}
 
 
-def test_kernels_of_cells(cache):
+def test_kernels_of_cells(cache, tmp_path):
     names = {"__name__": "__main__", "triton": triton, "tl": tl}
     cells = (
         "\n\n@triton.jit\ndef helper(x):\n    return tl.load(x + tl.arange(0, 1024))\n",
         "@triton.jit\ndef kernel(out, x):\n    tl.store(out + tl.arange(0, 1024), helper(x))\n",
     )
     for number, text in enumerate(cells):
-        path = f"/tmp/kernel_of_a_notebook/cell_{number}.py"
+        path = str(tmp_path / f"cell_{number}.py")
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
         exec(compile(text, path, "exec"), names)
     made = compile_kernel(names["kernel"], {"out": F16, "x": F16})

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tests.altered_kernel import altered
+from pagedlab.course.altered_kernel import altered
 from tests.corpus import wrong
 
 ONE = "One token goes to its slot"

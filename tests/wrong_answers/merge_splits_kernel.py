@@ -7,7 +7,7 @@ mode.interpret()
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from tests.altered_kernel import altered  # noqa: E402
+from pagedlab.course.altered_kernel import altered  # noqa: E402
 from tests.corpus import wrong  # noqa: E402
 
 ONE = "A single split comes out as it is"

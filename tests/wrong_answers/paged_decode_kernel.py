@@ -4,8 +4,8 @@ Those made by `trap` restate what has gone wrong in real kernels (the reports ar
 that come to mind first: tests/course/test_naive_decode.py shows it. The others are a learner's slips.
 """
 
+from pagedlab.course.altered_kernel import altered
 from pagedlab.kernels.decode_steps import paged_decode_kernel_step_3
-from tests.altered_kernel import altered
 from tests.corpus import wrong
 
 ONE = "One tile of one group"

@@ -3,8 +3,8 @@
 What goes wrong here as in the whole kernel is in paged_decode_kernel.py.
 """
 
+from pagedlab.course.altered_kernel import altered
 from pagedlab.kernels.decode_steps import paged_decode_kernel_step_1
-from tests.altered_kernel import altered
 from tests.corpus import wrong
 
 FULL = "One head over one full block, wherever it lies"

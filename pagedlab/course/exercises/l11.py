@@ -133,52 +133,20 @@ def expect_blocks(answer, registers: int, shared_bytes: int, num_warps: int, nam
         )
 
 
-@promise("A warp takes whole units of registers", kernel=st.sampled_from(UNITS))
-def counts_units(answer, kernel):
-    expect_blocks(answer, *kernel)
+def right_for(kernels, name: str):
+    """The promise that the answer is right for some kernels: (registers, shared bytes, warps, target) each."""
+    return promise(name, kernel=st.sampled_from(kernels))(lambda answer, kernel: expect_blocks(answer, *kernel))
 
 
-@promise("A warp's registers lie in one sub-partition", kernel=st.sampled_from(FILES))
-def counts_files(answer, kernel):
-    expect_blocks(answer, *kernel)
-
-
-@promise("The driver keeps a little of every block's shared memory", kernel=st.sampled_from(RESERVED))
-def counts_reserved(answer, kernel):
-    expect_blocks(answer, *kernel)
-
-
-@promise("A block takes whole units of shared memory", kernel=st.sampled_from(SHARED))
-def counts_shared(answer, kernel):
-    expect_blocks(answer, *kernel)
-
-
-@promise("There are places for so many warps", kernel=st.sampled_from(WARPS))
-def counts_warps(answer, kernel):
-    expect_blocks(answer, *kernel)
-
-
-@promise("There are places for so many blocks", kernel=st.sampled_from(BLOCKS))
-def counts_blocks(answer, kernel):
-    expect_blocks(answer, *kernel)
-
-
-@promise("Of equals, the first is named", kernel=st.sampled_from(TIES))
-def names_the_first(answer, kernel):
-    expect_blocks(answer, *kernel)
-
-
-@promise(
-    "What one SM hasn't got, no block gets",
-    kernel=st.sampled_from(TOO_LARGE),
-)
-def none_fits(answer, kernel):
-    expect_blocks(answer, *kernel)
-
-
-@promise("A kernel may use no shared memory", kernel=st.sampled_from(NO_SHARED))
-def no_shared(answer, kernel):
-    expect_blocks(answer, *kernel)
+counts_units = right_for(UNITS, "A warp takes whole units of registers")
+counts_files = right_for(FILES, "A warp's registers lie in one sub-partition")
+counts_reserved = right_for(RESERVED, "The driver keeps a little of every block's shared memory")
+counts_shared = right_for(SHARED, "A block takes whole units of shared memory")
+counts_warps = right_for(WARPS, "There are places for so many warps")
+counts_blocks = right_for(BLOCKS, "There are places for so many blocks")
+names_the_first = right_for(TIES, "Of equals, the first is named")
+none_fits = right_for(TOO_LARGE, "What one SM hasn't got, no block gets")
+no_shared = right_for(NO_SHARED, "A kernel may use no shared memory")
 
 
 @promise(

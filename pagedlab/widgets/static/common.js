@@ -164,3 +164,20 @@ function whenLooksChange(stage, onWidth, onTheme) {
     themed.disconnect();
   };
 }
+
+function pictureButton(name, label, shape) {
+  const picture = drawing("svg", { width: 16, height: 14, "aria-hidden": "true" }, drawing("path", { d: shape }));
+  return element("button", { type: "button", "aria-label": label, "data-testid": name }, picture);
+}
+
+// The controls over a story's steps.
+function stepControls() {
+  return {
+    first: pictureButton("first", "First step", "M1 1h2.5v12h-2.5zM15 1v12l-10-6z"),
+    back: pictureButton("back", "One step back", "M11 1v12l-8-6zM12 1h2v12h-2z"),
+    next: pictureButton("next", "One step forward", "M5 1v12l8-6zM2 1h2v12h-2z"),
+    last: pictureButton("last", "Last step", "M15 1h-2.5v12h2.5zM1 1v12l10-6z"),
+    slider: element("input", { type: "range", min: 0, step: 1, "aria-label": "Step", "data-testid": "step" }),
+    count: element("span", { class: "plw-count", "data-testid": "count" }),
+  };
+}

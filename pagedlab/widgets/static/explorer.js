@@ -14,16 +14,7 @@ function render({ model, el }) {
   let rows;
   let pointed = null; // what is under the pointer or the keyboard's focus
 
-  const button = (name, label, shape) => {
-    const picture = drawing("svg", { width: 16, height: 14, "aria-hidden": "true" }, drawing("path", { d: shape }));
-    return element("button", { type: "button", "aria-label": label, "data-testid": name }, picture);
-  };
-  const first = button("first", "First step", "M1 1h2.5v12h-2.5zM15 1v12l-10-6z");
-  const back = button("back", "One step back", "M13 1v12l-10-6z");
-  const next = button("next", "One step forward", "M3 1v12l10-6z");
-  const last = button("last", "Last step", "M15 1h-2.5v12h2.5zM1 1v12l10-6z");
-  const slider = element("input", { type: "range", min: 0, step: 1, "aria-label": "Step", "data-testid": "step" });
-  const count = element("span", { class: "plw-count", "data-testid": "count" });
+  const { first, back, next, last, slider, count } = stepControls();
   const controls = element("div", { class: "plw-control" }, first, back, next, last, slider, count);
   const caption = element("p", { class: "plw-explorer-caption", "aria-live": "polite", "data-testid": "caption" });
   const alarms = element("div", { "data-testid": "alarms" });

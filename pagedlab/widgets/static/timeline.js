@@ -13,21 +13,12 @@ function render({ model, el }) {
   let pointed = null; // what is under the pointer: a figure, and a row and step of it, or its pool
   let player = null; // the clock while it plays by itself
 
-  const button = (name, label, shape) => {
-    const picture = drawing("svg", { width: 16, height: 14, "aria-hidden": "true" }, drawing("path", { d: shape }));
-    return element("button", { type: "button", "aria-label": label, "data-testid": name }, picture);
-  };
+  const { first, back, next, last, slider, count } = stepControls();
   const PLAY = "M3 1v12l10-6z";
   const PAUSE = "M3 1h3.5v12h-3.5zM9.5 1h3.5v12h-3.5z";
-  const first = button("first", "First step", "M1 1h2.5v12h-2.5zM15 1v12l-10-6z");
-  const back = button("back", "One step back", "M11 1v12l-8-6zM12 1h2v12h-2z");
-  const play = button("play", "Play", PLAY);
-  const next = button("next", "One step forward", "M5 1v12l8-6zM2 1h2v12h-2z");
-  const last = button("last", "Last step", "M15 1h-2.5v12h2.5zM1 1v12l10-6z");
-  const slider = element("input", { type: "range", min: 0, step: 1, "aria-label": "Step", "data-testid": "step" });
-  const count = element("span", { class: "plw-count", "data-testid": "count" });
-  const out = button("zoom-out", "Show more steps at once", "M2 6h12v2.4h-12z");
-  const closer = button("zoom-in", "Show fewer steps, wider", "M2 6h12v2.4h-12zM6.8 1h2.4v12h-2.4z");
+  const play = pictureButton("play", "Play", PLAY);
+  const out = pictureButton("zoom-out", "Show more steps at once", "M2 6h12v2.4h-12z");
+  const closer = pictureButton("zoom-in", "Show fewer steps, wider", "M2 6h12v2.4h-12zM6.8 1h2.4v12h-2.4z");
   const zooms = element("span", { class: "plw-timeline-zoom", role: "group", "aria-label": "Width of a step" }, out, closer);
   const controls = element("div", { class: "plw-control" }, first, back, play, next, last, slider, count, zooms);
   const caption = element("div", { class: "plw-timeline-caption", "aria-live": "polite", "data-testid": "caption" });
